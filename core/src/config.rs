@@ -1,0 +1,138 @@
+//! What a run is a function of, beside its events (design P6).
+
+use crate::time::Duration;
+use alloc::string::String;
+
+/// L1 eviction order (`--eviction-policy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyKind {
+    Lru,
+    Arc,
+    IsolatedLru,
+    Noop,
+}
+
+/// Chunk hash (`--hash-algorithm`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HashAlgorithm {
+    Blake3,
+    Sha256Cbor,
+}
+
+/// How clients reach L1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolKind {
+    /// A named segment that clients map.
+    Shared,
+    /// Private memory: payload travels in the messages (pickle).
+    Private,
+}
+
+/// Which transfer families are served (`--supported-transfer-mode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferModes {
+    Auto,
+    EngineDriven,
+    ServerDriven,
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub chunk_size: u32,
+    pub hash_algorithm: HashAlgorithm,
+    pub transfer_modes: TransferModes,
+    pub pool: PoolKind,
+    /// L1 bytes when fully grown: a whole number of superblocks.
+    pub l1_bytes: u64,
+    /// Allocations are rounded up to this; a power of two.
+    pub l1_align_bytes: u64,
+    /// Entries of the object table (`--l1-objects-max`).
+    pub l1_objects_max: usize,
+    pub policy: PolicyKind,
+    /// Start evicting at this fill, parts per million.
+    pub watermark_ppm: u64,
+    /// Share of allocated bytes freed per pass, parts per million.
+    pub ratio_ppm: u64,
+    pub write_ttl: Duration,
+    pub read_ttl: Duration,
+    pub session_ttl: Duration,
+    /// Silence after which an instance that has pinged is dropped; zero turns it off.
+    pub reap_after: Duration,
+    /// The same for an instance that never pinged.
+    pub registration_grace: Duration,
+    /// Seed of every hasher and sampler.
+    pub seed: u64,
+    /// Changes at each start.
+    pub incarnation: u64,
+    /// Wall clock at `Instant::ZERO`, nanoseconds since 1970, for facts that leave the process.
+    pub wall_nanos: u64,
+    /// `--instance-id`, shown in `target_info`.
+    pub server_id: String,
+}
+
+impl Default for Config {
+    /// The peer's defaults (spec/http-cli §1.2) on a 64 MiB pool.
+    fn default() -> Config {
+        Config {
+            chunk_size: 256,
+            hash_algorithm: HashAlgorithm::Blake3,
+            transfer_modes: TransferModes::Auto,
+            pool: PoolKind::Shared,
+            l1_bytes: 64 << 20,
+            l1_align_bytes: 4096,
+            l1_objects_max: 1024,
+            policy: PolicyKind::Lru,
+            watermark_ppm: 800_000,
+            ratio_ppm: 200_000,
+            write_ttl: Duration::from_secs(600),
+            read_ttl: Duration::from_secs(300),
+            session_ttl: Duration::from_secs(600),
+            reap_after: Duration::from_secs(120),
+            registration_grace: Duration::from_secs(3600),
+            seed: 0,
+            incarnation: 1,
+            wall_nanos: 0,
+            server_id: String::new(),
+        }
+    }
+}
+
+/// A configuration field that cannot be, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub field: &'static str,
+    pub rule: &'static str,
+}
+
+impl Config {
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let rules: &[(bool, &str, &str)] = &[
+            (self.chunk_size >= 1, "--chunk-size", "is at least 1"),
+            (self.l1_align_bytes.is_power_of_two(), "--l1-align-bytes", "is a power of two"),
+            (self.l1_align_bytes >= 64, "--l1-align-bytes", "is at least 64"),
+            (self.l1_align_bytes <= 1 << 20, "--l1-align-bytes", "is at most 1 MiB"),
+            (self.l1_bytes >= 1 << 20, "--l1-size-gb", "is at least 1 MiB"),
+            (self.l1_objects_max >= 1, "--l1-objects-max", "is at least 1"),
+            (self.l1_objects_max <= 1 << 28, "--l1-objects-max", "is at most 268435456"),
+            (self.watermark_ppm <= 1_000_000, "--eviction-trigger-watermark", "lies in 0..1"),
+            (self.ratio_ppm <= 1_000_000, "--eviction-ratio", "lies in 0..1"),
+            (!self.write_ttl.is_zero(), "--l1-write-ttl-seconds", "is more than 0"),
+            (!self.read_ttl.is_zero(), "--l1-read-ttl-seconds", "is more than 0"),
+            (!self.session_ttl.is_zero(), "--session-ttl-seconds", "is more than 0"),
+            (
+                self.reap_after.is_zero() || self.reap_after >= Duration::from_secs(30),
+                "--worker-reap-timeout-seconds",
+                "is 0 or at least 30",
+            ),
+            (
+                self.registration_grace >= self.reap_after,
+                "--worker-registration-grace-seconds",
+                "is at least the reap timeout",
+            ),
+        ];
+        match rules.iter().find(|(holds, _, _)| !holds) {
+            Some((_, field, rule)) => Err(ConfigError { field, rule }),
+            None => Ok(()),
+        }
+    }
+}

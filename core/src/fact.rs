@@ -1,0 +1,415 @@
+//! What is worth telling. Metrics, spans, cache events and log lines are made from facts alone.
+//! A fact carries its cause: every removal says why, every lookup that ends short says why.
+
+use crate::effect::{Outbox, Refusal};
+use crate::names::{ChunkHash, InstanceId, ScopeId, TenantId};
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+/// One key of a fact: 48 bytes (design §8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FactKey {
+    pub hash: ChunkHash,
+    pub bytes: u64,
+    pub scope: ScopeId,
+    pub tenant: TenantId,
+}
+
+const _: () = assert!(size_of::<FactKey>() == 48, "a fact key is 48 bytes");
+
+/// A part of `Outbox::keys`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyRange {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl KeyRange {
+    pub fn of(self, keys: &[FactKey]) -> &[FactKey] {
+        &keys[self.start as usize..self.end as usize]
+    }
+
+    pub fn len(self) -> u64 {
+        (self.end - self.start) as u64
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// Why an object left L1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Removal {
+    /// The 1 s tick found L1 above its watermark.
+    Watermark,
+    /// A store needed the room at once.
+    Pressure,
+    /// The object table was full.
+    Table,
+    /// `clear` by a client or an operator.
+    Clear,
+    ForcedClear,
+}
+
+impl Removal {
+    pub fn label(self) -> &'static str {
+        match self {
+            Removal::Watermark => "watermark",
+            Removal::Pressure => "pressure",
+            Removal::Table => "table_full",
+            Removal::Clear => "clear",
+            Removal::ForcedClear => "forced_clear",
+        }
+    }
+}
+
+/// Why a reserved slot was never published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Abort {
+    WriteTtl,
+    ConnectionEnded,
+    Unregistered,
+    Reaped,
+    ForcedClear,
+    /// The inline body was cut, malformed or of another shape.
+    Body,
+    /// The same instance registered anew with another layout.
+    Replaced,
+}
+
+impl Abort {
+    pub fn label(self) -> &'static str {
+        match self {
+            Abort::WriteTtl => "write_ttl",
+            Abort::ConnectionEnded => "connection_ended",
+            Abort::Unregistered => "unregistered",
+            Abort::Reaped => "reaped",
+            Abort::ForcedClear => "forced_clear",
+            Abort::Body => "body",
+            Abort::Replaced => "replaced",
+        }
+    }
+}
+
+/// Why chunks of a store found no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NoRoom {
+    /// Everything that could go is leased or pinned.
+    Held,
+    /// The arena has not grown this far yet.
+    Growing,
+    ObjectTable,
+    ScopeTable,
+    TicketTable,
+    SizeClasses,
+    /// More chunks than one request may reserve.
+    RequestLimit,
+}
+
+impl NoRoom {
+    pub fn label(self) -> &'static str {
+        match self {
+            NoRoom::Held => "held",
+            NoRoom::Growing => "growing",
+            NoRoom::ObjectTable => "object_table",
+            NoRoom::ScopeTable => "scope_table",
+            NoRoom::TicketTable => "ticket_table",
+            NoRoom::SizeClasses => "size_classes",
+            NoRoom::RequestLimit => "request_limit",
+        }
+    }
+}
+
+/// How a lease unit ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LeaseEnd {
+    Retrieved,
+    Freed,
+    SessionEnded,
+    /// A new lookup came under the same request id.
+    Replaced,
+    Expired,
+    /// Taken while counting, beyond the hit.
+    Trimmed,
+    ForcedClear,
+}
+
+impl LeaseEnd {
+    pub const ALL: [LeaseEnd; 7] = [
+        LeaseEnd::Retrieved,
+        LeaseEnd::Freed,
+        LeaseEnd::SessionEnded,
+        LeaseEnd::Replaced,
+        LeaseEnd::Expired,
+        LeaseEnd::Trimmed,
+        LeaseEnd::ForcedClear,
+    ];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            LeaseEnd::Retrieved => "retrieved",
+            LeaseEnd::Freed => "freed",
+            LeaseEnd::SessionEnded => "session_ended",
+            LeaseEnd::Replaced => "replaced",
+            LeaseEnd::Expired => "expired",
+            LeaseEnd::Trimmed => "trimmed",
+            LeaseEnd::ForcedClear => "forced_clear",
+        }
+    }
+}
+
+/// Why a lookup found less than it asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LookupStop {
+    /// It found everything.
+    Complete,
+    /// The chunk is in no rank's memory.
+    Absent,
+    /// Reserved by a store, not committed yet.
+    InFlight,
+    /// There for some ranks only.
+    RankMissing,
+    /// A windowed row has a hole.
+    WindowHole,
+    /// The lease or session table is full.
+    NoRoom,
+}
+
+impl LookupStop {
+    pub fn label(self) -> &'static str {
+        match self {
+            LookupStop::Complete => "complete",
+            LookupStop::Absent => "absent",
+            LookupStop::InFlight => "in_flight",
+            LookupStop::RankMissing => "rank_missing",
+            LookupStop::WindowHole => "window_hole",
+            LookupStop::NoRoom => "no_room",
+        }
+    }
+}
+
+/// Lookups that end before they look (spec/storage §5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EarlyExit {
+    NoGpuContext,
+    EmptyChunkHashes,
+}
+
+impl EarlyExit {
+    pub fn label(self) -> &'static str {
+        match self {
+            EarlyExit::NoGpuContext => "no_gpu_context",
+            EarlyExit::EmptyChunkHashes => "empty_chunk_hashes",
+        }
+    }
+}
+
+/// Why a read of L1 failed (metrics row 25).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ReadFailure {
+    NotFound,
+    /// Resident, but this request holds no lease on it.
+    NotLeased,
+    /// The object has another layout than the instance.
+    Layout,
+}
+
+impl ReadFailure {
+    pub fn label(self) -> &'static str {
+        match self {
+            ReadFailure::NotFound => "not_found",
+            ReadFailure::NotLeased => "not_leased",
+            ReadFailure::Layout => "layout",
+        }
+    }
+}
+
+/// Why an instance is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum InstanceEnd {
+    Unregistered,
+    Reaped,
+    Replaced,
+}
+
+/// A request that was answered with the negative value of its type, by reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RequestFault {
+    OneFrame,
+    UnknownOperation,
+    PayloadCount,
+    Malformed,
+    BadKey,
+    UnknownInstance,
+    NotServed,
+    Misaligned,
+    NoWorker,
+    TableFull,
+}
+
+impl RequestFault {
+    pub fn label(self) -> &'static str {
+        match self {
+            RequestFault::OneFrame => "one_frame",
+            RequestFault::UnknownOperation => "unknown_operation",
+            RequestFault::PayloadCount => "payload_count",
+            RequestFault::Malformed => "malformed",
+            RequestFault::BadKey => "bad_key",
+            RequestFault::UnknownInstance => "unknown_instance",
+            RequestFault::NotServed => "not_served",
+            RequestFault::Misaligned => "misaligned",
+            RequestFault::NoWorker => "no_worker",
+            RequestFault::TableFull => "table_full",
+        }
+    }
+}
+
+/// News. Every variant happens after the change it tells of; none is made for a no-op (I-49).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fact {
+    /// `tenant` means this pair from now on. Sent before its first use, and again on request.
+    TenantNamed {
+        tenant: TenantId,
+        model: Arc<str>,
+        salt: Arc<str>,
+    },
+    InstanceRegistered {
+        instance: InstanceId,
+        model: Arc<str>,
+        world_size: u32,
+        layers: u32,
+    },
+    InstanceEnded {
+        instance: InstanceId,
+        why: InstanceEnd,
+    },
+    /// Told `false` once, so that it registers anew (design §7).
+    InstanceTold {
+        instance: InstanceId,
+    },
+    RegistrationRefused {
+        instance: InstanceId,
+        model: Arc<str>,
+        reason: Refusal,
+    },
+    /// `operation` is the wire name, `""` where there is none.
+    RequestFaulted {
+        operation: &'static str,
+        fault: RequestFault,
+    },
+
+    WriteReserved {
+        keys: KeyRange,
+    },
+    /// Newly resident.
+    WriteFinished {
+        keys: KeyRange,
+    },
+    WriteAborted {
+        keys: KeyRange,
+        why: Abort,
+    },
+    /// Slots asked for and not granted.
+    WriteRefused {
+        keys: KeyRange,
+        why: NoRoom,
+    },
+    /// A client's store: `stored` became readable, `failed` did not (already there included).
+    StoreFinished {
+        stored: KeyRange,
+        failed: u32,
+    },
+    ReadReserved {
+        keys: KeyRange,
+        readers: u16,
+    },
+    /// Lease units given back, one per key, with how.
+    ReadFinished {
+        keys: KeyRange,
+        why: LeaseEnd,
+    },
+    ReadFailed {
+        keys: KeyRange,
+        why: ReadFailure,
+    },
+    Accessed {
+        keys: KeyRange,
+    },
+    Evicted {
+        keys: KeyRange,
+        why: Removal,
+    },
+    EvictionTick {
+        used_bytes: u64,
+        total_bytes: u64,
+        triggered: bool,
+    },
+
+    /// A lookup's result was taken by a poll or a release (spec/metrics §3.10).
+    LookupTaken {
+        tenant: TenantId,
+        requested_chunks: u32,
+        hit_chunks: u32,
+        hit_keys: u32,
+        stop: LookupStop,
+    },
+    /// The same for a lookup that did not look; both names as given.
+    LookupSkipped {
+        model: Arc<str>,
+        salt: Arc<str>,
+        why: EarlyExit,
+    },
+    /// Retrieved over shared memory or inline: one instance, one range.
+    Retrieved {
+        keys: KeyRange,
+        bytes: u64,
+        took: Duration,
+    },
+    Stored {
+        keys: KeyRange,
+        bytes: u64,
+        took: Duration,
+    },
+
+    /// An ending for something that had ended already: changed nothing.
+    StaleEnding,
+    Cleared {
+        force: bool,
+    },
+    QuotaChanged,
+    /// Absolute, never a sum of facts.
+    Gauges(Box<Gauges>),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    pub l1_used_bytes: u64,
+    pub l1_total_bytes: u64,
+    pub l1_configured_bytes: u64,
+    pub l1_staging_bytes: u64,
+    pub l1_condemned_bytes: u64,
+    pub l1_leased_bytes: u64,
+    pub l1_objects: u64,
+    pub active_prefetch_jobs: u64,
+    pub sessions: u64,
+    pub instances: u64,
+    pub tickets: u64,
+    pub lease_units: u64,
+}
+
+impl Outbox {
+    /// Opens a key range; close it with `keys_since`.
+    pub fn mark(&self) -> u32 {
+        self.keys.len() as u32
+    }
+
+    pub fn keys_since(&self, mark: u32) -> KeyRange {
+        KeyRange { start: mark, end: self.keys.len() as u32 }
+    }
+
+    pub fn tell(&mut self, fact: Fact) {
+        self.facts.push(fact);
+    }
+}

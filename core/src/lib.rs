@@ -1,0 +1,29 @@
+//! The pure core of kvtide.
+//!
+//! Events come in, effects and facts go out; nothing here waits, fails, asks the time or touches a
+//! byte of payload. `engine` decides, `front` turns requests into what the engine understands,
+//! `wire` and `format` read and write other people's bytes, `metrics` turns facts into measurements.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod config;
+pub mod effect;
+pub mod engine;
+pub mod event;
+pub mod fact;
+pub mod format;
+pub mod front;
+pub mod limits;
+pub mod metrics;
+pub mod names;
+pub mod policy;
+pub mod rng;
+pub mod slots;
+pub mod time;
+pub mod wire;
+
+mod map;
+
+pub use map::{Map, SeededHash, map_with_capacity};

@@ -1,0 +1,81 @@
+//! Every bound in one place. Constants are checked at compile time, sizes from the configuration
+//! together at start (`Limits::check`). Full is an answer, not a longer queue.
+
+/// Cells (chunk x row) that one `handle` may visit (design §2).
+pub const WORK_UNITS: usize = 4096;
+/// Chunks of one request: a million tokens at 256. A longer prefix hits, and stores, this far.
+pub const REQUEST_CHUNKS_MAX: usize = 4096;
+/// Bytes of one request id. Longer ids are refused.
+pub const REQUEST_ID_BYTES_MAX: usize = 1024;
+/// Bytes of a model name.
+pub const MODEL_BYTES_MAX: usize = 1024;
+/// Characters of a tenant salt (spec/transfer §1.1).
+pub const SALT_CHARS_MAX: usize = 128;
+/// Largest world size that fits a KV rank (spec/transfer §1.5).
+pub const WORLD_SIZE_MAX: u32 = 255;
+/// Sessions with a lookup, lingering ones included.
+pub const SESSIONS_MAX: usize = 65_536;
+/// Lease cells over all sessions: chunks x ranks that lookups hold.
+pub const LEASE_CELLS_MAX: usize = 4 << 20;
+/// Registered instances.
+pub const INSTANCES_MAX: usize = 4096;
+/// Instances told once that they are not registered (design §7, fast restart).
+pub const TOLD_MAX: usize = 4096;
+/// Pairs of (model, salt) with a name.
+pub const TENANTS_MAX: usize = 4096;
+/// Interned scopes: tenant x rank x group x layout.
+pub const SCOPES_MAX: usize = 65_536;
+/// Effects and client copies in flight.
+pub const TICKETS_MAX: usize = 65_536;
+/// Parked `wait_prefetch_status` calls.
+pub const WAITS_MAX: usize = 65_536;
+/// Tenant quotas.
+pub const QUOTAS_MAX: usize = 4096;
+/// Refusals kept for `/status`, newest last.
+pub const REFUSALS_KEPT: usize = 64;
+/// Longest `wait_prefetch_status`, seconds (design §7).
+pub const WAIT_SECS_MAX: u64 = 300;
+/// How long leases outlive `end_session`, seconds (design §7).
+pub const LINGER_SECS: u64 = 5;
+
+/// Connections at once.
+pub const CONNECTIONS_MAX: usize = 16_384;
+/// Requests of one connection that wait for an answer; more are read when some have ended.
+pub const REQUESTS_PER_CONNECTION_MAX: usize = 4096;
+/// Requests without an answer over all connections.
+pub const REQUESTS_MAX: usize = 262_144;
+/// Frames of one message.
+pub const FRAMES_MAX: usize = 16;
+/// Frames up to this size are buffered at once (design §7).
+pub const SMALL_FRAME_BYTES_MAX: usize = 4 << 20;
+/// Frames up to this size wait their turn for the shared budget; larger ones close the connection.
+pub const LARGE_FRAME_BYTES_MAX: usize = 64 << 20;
+/// Bytes of large frames being buffered over all connections.
+pub const LARGE_FRAME_BUDGET_BYTES: usize = 128 << 20;
+/// Messages of one connection in one turn.
+pub const MESSAGES_PER_TURN: usize = 64;
+/// Input bytes of one connection in one turn: read, decoded and hashed.
+pub const INPUT_BYTES_PER_TURN: usize = 64 << 10;
+/// Bytes of answers queued for one connection before its requests are no longer read.
+pub const OUTPUT_BYTES_MAX: usize = 8 << 20;
+
+/// Token memo: raw bytes and hashes over all sessions.
+pub const MEMO_BYTES_MAX: usize = 64 << 20;
+/// Sessions in the token memo.
+pub const MEMO_SESSIONS_MAX: usize = 16_384;
+
+/// Smallest and largest superblock (design §4).
+pub const SUPERBLOCK_BYTES_MIN: u64 = 1 << 20;
+pub const SUPERBLOCK_BYTES_MAX: u64 = 64 << 20;
+/// Size classes of the arena: one per distinct aligned object size.
+pub const SIZE_CLASSES_MAX: usize = 256;
+/// The arena is grown in steps of this size.
+pub const GROW_STEP_BYTES: u64 = 64 << 20;
+
+/// Facts in the lane to telemetry.
+pub const FACT_LANE_BATCHES: usize = 1024;
+
+const _: () = assert!(SUPERBLOCK_BYTES_MIN.is_power_of_two(), "superblocks are powers of two");
+const _: () = assert!(SUPERBLOCK_BYTES_MAX.is_power_of_two(), "superblocks are powers of two");
+const _: () = assert!(REQUEST_CHUNKS_MAX <= WORK_UNITS, "one row of a request fits one turn");
+const _: () = assert!(SMALL_FRAME_BYTES_MAX < LARGE_FRAME_BYTES_MAX, "small is less than large");
