@@ -1,1 +1,480 @@
-//! placeholder
+//! The desk: takes in one event, routes it to the room it belongs to, and hands small values from
+//! room to room. It holds no room's logic.
+
+pub mod alarms;
+pub mod audit;
+pub mod clients;
+pub mod copies;
+pub mod evict;
+pub mod fold;
+pub mod jobs;
+pub mod l1;
+pub mod layouts;
+pub mod quota;
+pub mod scopes;
+pub mod sessions;
+pub mod space;
+pub mod status;
+pub mod turn;
+
+pub use alarms::Alarm;
+pub use status::Status;
+
+use crate::config::{Config, PoolKind, TransferModes};
+use crate::effect::{Answer, OperatorAnswer, Outbox, Refusal};
+use crate::event::{Ask, Event, Keys, OperatorAsk, Registration};
+use crate::fact::{Abort, Fact, Gauges, InstanceEnd, RequestFault};
+use crate::limits;
+use crate::names::{InstanceId, KvRank, Operator, Reply};
+use crate::time::Instant;
+use clients::{Clients, Mode, Registered};
+use copies::{Asker, Copies, Kind};
+use jobs::{Job, Jobs};
+use l1::L1;
+use layouts::Layouts;
+use quota::Quota;
+use scopes::ScopeKey;
+use sessions::Sessions;
+use status::Refusals;
+use turn::Turn;
+
+#[derive(Clone, Debug)]
+pub struct Engine {
+    config: Config,
+    now: Instant,
+    l1: L1,
+    sessions: Sessions,
+    copies: Copies,
+    clients: Clients,
+    layouts: Layouts,
+    quota: Quota,
+    alarms: alarms::Alarms,
+    jobs: Jobs,
+    refusals: Refusals,
+}
+
+/// Splits the engine into what a room is lent and the rooms themselves.
+macro_rules! turn {
+    ($engine:ident, $budget:ident, $out:ident) => {
+        Turn {
+            now: $engine.now,
+            config: &$engine.config,
+            l1: &mut $engine.l1,
+            alarms: &mut $engine.alarms,
+            jobs: &mut $engine.jobs,
+            budget: &mut $budget,
+            out: $out,
+        }
+    };
+}
+
+impl Engine {
+    /// An engine whose arena has nothing usable yet; `Event::ArenaGrown` says when it has.
+    ///
+    /// # Panics
+    /// When the configuration breaks a rule that `Config::check` names.
+    pub fn new(config: Config) -> Engine {
+        if let Err(error) = config.check() {
+            panic!("{} {}", error.field, error.rule);
+        }
+        let seed = config.seed;
+        let timers = 2 * limits::SESSIONS_MAX
+            + limits::TICKETS_MAX
+            + limits::WAITS_MAX
+            + limits::INSTANCES_MAX
+            + 2;
+        let mut engine = Engine {
+            l1: L1::new(&config),
+            sessions: Sessions::new(seed),
+            copies: Copies::new(seed),
+            clients: Clients::new(seed),
+            layouts: Layouts::new(seed),
+            quota: Quota::default(),
+            alarms: alarms::Alarms::with_limit(timers),
+            jobs: Jobs::default(),
+            refusals: Refusals::default(),
+            now: Instant::ZERO,
+            config,
+        };
+        engine.alarms.arm(Instant::ZERO + evict::TICK, Alarm::EvictionTick, NOBODY);
+        engine
+    }
+
+    /// Takes in one event. Work for the shells is appended to `out`.
+    pub fn handle(&mut self, now: Instant, event: Event<'_>, out: &mut Outbox) {
+        assert!(now >= self.now, "clock went back: {now:?} after {:?}", self.now);
+        self.now = now;
+        let mut budget = limits::WORK_UNITS;
+        match event {
+            Event::Tick => self.tick(&mut budget, out),
+            Event::Asked { reply, ask } => self.ask(reply, ask, &mut budget, out),
+            Event::ConnectionEnded { connection } => {
+                let mut turn = turn!(self, budget, out);
+                self.copies.connection_ended(&mut turn, connection);
+            }
+            Event::SendEnded { ticket } => {
+                let mut turn = turn!(self, budget, out);
+                self.copies.send_ended(&mut turn, ticket);
+            }
+            Event::ReceiveEnded { ticket, complete, outcome } => {
+                let mut turn = turn!(self, budget, out);
+                self.copies.receive_ended(&mut turn, ticket, complete, outcome);
+            }
+            Event::ArenaGrown { bytes } => self.l1.grow(bytes),
+            Event::OperatorAsked { operator, ask } => self.operate(operator, ask, out),
+        }
+    }
+
+    /// When the next `Event::Tick` is wanted, and what for.
+    pub fn deadline(&self) -> Option<(Instant, Alarm)> {
+        if !self.jobs.is_empty() {
+            return Some((self.now, Alarm::Work));
+        }
+        self.alarms.next()
+    }
+
+    fn tick(&mut self, budget: &mut usize, out: &mut Outbox) {
+        while *budget > 0 {
+            let Some((alarm, subject)) = self.alarms.pop(self.now) else { break };
+            *budget -= 1;
+            let mut left = *budget;
+            let mut turn = turn!(self, left, out);
+            match alarm {
+                Alarm::Work => {}
+                Alarm::EvictionTick => {
+                    evict::tick(&mut turn);
+                    let next = turn.now + evict::TICK;
+                    turn.alarms.arm(next, Alarm::EvictionTick, NOBODY);
+                    let gauges = self.gauges();
+                    out.tell(gauges);
+                }
+                Alarm::LeaseExpiry => self.sessions.leases_expired(&mut turn, subject),
+                Alarm::SessionExpiry => self.sessions.idle(&mut turn, subject),
+                Alarm::WriteExpiry => self.copies.write_expired(&mut turn, subject),
+                Alarm::WaitTimeout => self.sessions.wait_expired(&mut turn, subject),
+                Alarm::InstanceSilence => {
+                    if let Some(instance) = self.clients.silence(&mut turn, subject) {
+                        let why = (InstanceEnd::Reaped, Abort::Reaped);
+                        self.end_instance(instance, why, &mut left, out);
+                    }
+                }
+            }
+            *budget = left;
+        }
+        self.work(budget, out);
+    }
+
+    /// Goes on with unfinished jobs as far as the budget reaches.
+    fn work(&mut self, budget: &mut usize, out: &mut Outbox) {
+        while *budget > 0 {
+            let Some(job) = self.jobs.next() else { return };
+            let mut left = *budget - 1;
+            let mut turn = turn!(self, left, out);
+            let unfinished = match job.clone() {
+                Job::Lookup { session } => {
+                    (!self.sessions.probe(&mut turn, session, None)).then_some(job)
+                }
+                Job::EndLeases { orphan } => {
+                    (!self.sessions.end_orphan(&mut turn, orphan)).then_some(job)
+                }
+                Job::FreeRange { session, next, end } => {
+                    self.sessions.free_some(&mut turn, session, next, end);
+                    None
+                }
+                Job::EndCopy { copy, how } => {
+                    (!self.copies.end_some(&mut turn, copy, how)).then_some(job)
+                }
+                Job::Sweep => turn.l1.sweep(turn.budget, turn.out).then_some(job),
+                Job::Evict { bytes } => {
+                    evict::some(&mut turn, bytes).map(|bytes| Job::Evict { bytes })
+                }
+            };
+            *budget = left;
+            if let Some(job) = unfinished {
+                self.jobs.resume(job);
+            }
+        }
+    }
+
+    fn ask(&mut self, reply: Reply, ask: Ask<'_>, budget: &mut usize, out: &mut Outbox) {
+        let mut left = *budget;
+        let mut turn = turn!(self, left, out);
+        match ask {
+            Ask::Register(registration) => self.register(reply, &registration, budget, out),
+            Ask::RegisterRefused { instance, model, reason } => {
+                self.refuse(reply, instance, model, reason, out);
+            }
+            Ask::Unregister { instance } => {
+                let why = (InstanceEnd::Unregistered, Abort::Unregistered);
+                self.end_instance(instance, why, budget, out);
+                out.answer(reply, Answer::None);
+            }
+            Ask::Ping { instance } => {
+                let known = instance.is_none_or(|id| self.clients.ping(&mut turn, id));
+                out.answer(reply, Answer::Bool(known));
+            }
+            Ask::Lookup { keys } => {
+                let layout = self.layouts.find(keys.model, keys.world_size);
+                self.sessions.lookup(&mut turn, &keys, layout);
+                out.answer(reply, Answer::None);
+            }
+            Ask::QueryPrefetch { request } => self.sessions.query(&mut turn, reply, request),
+            Ask::WaitPrefetch { request, wait } => {
+                self.sessions.wait(&mut turn, reply, request, wait);
+            }
+            Ask::FreeLookupLocks { keys } => {
+                if !self.sessions.free(&mut turn, &keys) {
+                    let operation = "free_lookup_locks";
+                    out.tell(Fact::RequestFaulted { operation, fault: RequestFault::NoSuchHold });
+                }
+                out.answer(reply, Answer::None);
+            }
+            Ask::EndSession { request, hashes } => {
+                self.sessions.end(&mut turn, request, hashes);
+                out.answer(reply, Answer::None);
+            }
+            Ask::PrepareStore { instance, keys } => {
+                match self.asker(reply, instance, &keys, "prepare_store", out) {
+                    Some(asker) => {
+                        let mut turn = turn!(self, left, out);
+                        self.copies.prepare_store(&mut turn, &asker, &keys);
+                    }
+                    None => out.answer(reply, Answer::NoContext),
+                }
+            }
+            Ask::CommitStore { instance, keys, inline_bytes } => {
+                self.commit_store(reply, instance, &keys, inline_bytes, &mut left, out);
+            }
+            Ask::PrepareRetrieve { instance, keys } => {
+                match self.asker(reply, instance, &keys, "prepare_retrieve", out) {
+                    Some(asker) => {
+                        let mut turn = turn!(self, left, out);
+                        let sessions = &mut self.sessions;
+                        self.copies.prepare_retrieve(&mut turn, sessions, &asker, &keys);
+                    }
+                    None => out.answer(reply, Answer::RetrieveMiss),
+                }
+            }
+            Ask::CommitRetrieve { instance, keys } => {
+                let asker = self.asker(reply, instance, &keys, "commit_retrieve", out);
+                if let Some(asker) = asker {
+                    let key = copies::pending_key(Kind::Retrieve, &asker, &keys);
+                    let mut turn = turn!(self, left, out);
+                    self.copies.commit_retrieve(&mut turn, key);
+                }
+                out.answer(reply, Answer::Bool(asker.is_some()));
+            }
+            Ask::Clear { force } => {
+                self.clear(force, out);
+                out.answer(reply, Answer::None);
+            }
+        }
+    }
+
+    fn register(
+        &mut self,
+        reply: Reply,
+        registration: &Registration<'_>,
+        budget: &mut usize,
+        out: &mut Outbox,
+    ) {
+        let (instance, model) = (registration.instance, registration.model);
+        let fits = registration.layout.bytes().is_some_and(|bytes| self.l1.fits_ever(bytes));
+        let refusal = if self.config.transfer_modes == TransferModes::ServerDriven {
+            Some(Refusal::EngineDrivenOff)
+        } else if KvRank::of(registration.world_size, 0).is_none() {
+            Some(Refusal::WorldSize)
+        } else if !fits {
+            Some(Refusal::LayoutTooLarge)
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            return self.refuse(reply, instance, model, reason, out);
+        }
+        let mut left = *budget;
+        let mut turn = turn!(self, left, out);
+        match self.clients.register(&mut turn, &mut self.layouts, registration) {
+            Registered::Full => {
+                return self.refuse(reply, instance, model, Refusal::InstancesFull, out);
+            }
+            Registered::Replaced => {
+                self.copies.instance_ended(&mut turn, instance, Abort::Replaced);
+            }
+            Registered::New | Registered::Known => {}
+        }
+        out.answer(reply, Answer::Registered);
+    }
+
+    fn refuse(
+        &mut self,
+        reply: Reply,
+        instance: InstanceId,
+        model: &str,
+        reason: Refusal,
+        out: &mut Outbox,
+    ) {
+        self.refusals.keep(self.now, instance, model, reason);
+        out.tell(Fact::RegistrationRefused { instance, model: model.into(), reason });
+        out.answer(reply, Answer::Refused(reason));
+    }
+
+    fn end_instance(
+        &mut self,
+        instance: InstanceId,
+        (why, abort): (InstanceEnd, Abort),
+        budget: &mut usize,
+        out: &mut Outbox,
+    ) {
+        let mut left = *budget;
+        let mut turn = turn!(self, left, out);
+        if self.clients.end(&mut turn, &mut self.layouts, instance, why) {
+            self.copies.instance_ended(&mut turn, instance, abort);
+        }
+        *budget = left;
+    }
+
+    fn commit_store(
+        &mut self,
+        reply: Reply,
+        instance: InstanceId,
+        keys: &Keys<'_>,
+        inline_bytes: u64,
+        left: &mut usize,
+        out: &mut Outbox,
+    ) {
+        let Some(asker) = self.asker(reply, instance, keys, "commit_store", out) else {
+            return out.answer(reply, Answer::Bool(false));
+        };
+        let mode = if inline_bytes > 0 { Mode::Inline } else { Mode::SharedMemory };
+        let mut left = *left;
+        let mut turn = turn!(self, left, out);
+        if mode == Mode::Inline {
+            self.copies.receive(&mut turn, &asker, keys);
+        } else {
+            let key = copies::pending_key(Kind::Store, &asker, keys);
+            self.copies.commit_store(&mut turn, reply, key);
+        }
+        if self.config.pool == PoolKind::Shared
+            && let Some(instance) = self.clients.seen(self.now, instance)
+        {
+            instance.mode = mode;
+        }
+    }
+
+    /// Who asks for a transfer: a registered instance, for its own model, as one of its ranks.
+    fn asker(
+        &mut self,
+        reply: Reply,
+        instance: InstanceId,
+        keys: &Keys<'_>,
+        operation: &'static str,
+        out: &mut Outbox,
+    ) -> Option<Asker> {
+        let fault = match self.find_asker(reply, instance, keys, out) {
+            Ok(asker) => return Some(asker),
+            Err(fault) => fault,
+        };
+        out.tell(Fact::RequestFaulted { operation, fault });
+        None
+    }
+
+    fn find_asker(
+        &mut self,
+        reply: Reply,
+        instance: InstanceId,
+        keys: &Keys<'_>,
+        out: &mut Outbox,
+    ) -> Result<Asker, RequestFault> {
+        let known = self.clients.seen(self.now, instance).ok_or(RequestFault::UnknownInstance)?;
+        if *known.model != *keys.model || known.world_size != keys.world_size {
+            return Err(RequestFault::BadKey);
+        }
+        let row = keys.worker.ok_or(RequestFault::NoWorker)?;
+        let rank = KvRank::of(keys.world_size, row).ok_or(RequestFault::BadKey)?;
+        if keys.chunks().len() > limits::REQUEST_CHUNKS_MAX {
+            return Err(RequestFault::BadKey);
+        }
+        let layout = known.layout;
+        let offers = known.offers(self.config.pool);
+        let scopes = &mut self.l1.scopes;
+        let tenant = scopes.name_tenant(keys.model, keys.salt, &mut out.facts);
+        let tenant = tenant.ok_or(RequestFault::TableFull)?;
+        let key = ScopeKey { tenant, rank, group: 0, layout };
+        let scope = scopes.name_scope(key).ok_or(RequestFault::TableFull)?;
+        let bytes = layout.bytes().expect("registrations without bytes are refused");
+        let connection = reply.connection;
+        Ok(Asker { instance, connection, reply, layout, bytes, scope, row, offers })
+    }
+
+    fn clear(&mut self, force: bool, out: &mut Outbox) {
+        self.l1.clear(force);
+        self.jobs.push(Job::Sweep);
+        out.tell(Fact::Cleared { force });
+    }
+
+    fn operate(&mut self, operator: Operator, ask: OperatorAsk<'_>, out: &mut Outbox) {
+        let answer = match ask {
+            OperatorAsk::Clear { force } => {
+                self.clear(force, out);
+                OperatorAnswer::Done
+            }
+            OperatorAsk::QuotaSet { salt, bytes } => {
+                if self.quota.set(salt, bytes) {
+                    out.tell(Fact::QuotaChanged);
+                    OperatorAnswer::Done
+                } else {
+                    OperatorAnswer::Full("QUOTAS_MAX")
+                }
+            }
+            OperatorAsk::QuotaRemove { salt } => {
+                let removed = self.quota.remove(salt);
+                if removed {
+                    out.tell(Fact::QuotaChanged);
+                }
+                OperatorAnswer::Removed(removed)
+            }
+        };
+        out.effects.push(crate::effect::Effect::OperatorAnswer { operator, answer });
+    }
+
+    /// The server goes down: every parked request gets its answer.
+    pub fn finish(&mut self, now: Instant, out: &mut Outbox) {
+        self.now = self.now.max(now);
+        let mut budget = limits::WORK_UNITS;
+        let mut turn = turn!(self, budget, out);
+        self.sessions.finish(&mut turn);
+    }
+
+    /// Says every tenant's name again, after facts were lost on their way.
+    pub fn retell(&self, out: &mut Outbox) {
+        self.l1.scopes.retell(&mut out.facts);
+    }
+
+    /// Absolute gauges, for a scrape and for every tick.
+    pub fn gauges(&self) -> Fact {
+        let bytes = self.l1.bytes();
+        Fact::Gauges(alloc::boxed::Box::new(Gauges {
+            l1_used_bytes: self.l1.used_bytes(),
+            l1_total_bytes: self.l1.total_bytes(),
+            l1_configured_bytes: self.l1.configured_bytes(),
+            l1_staging_bytes: bytes.staged,
+            l1_condemned_bytes: bytes.condemned,
+            l1_leased_bytes: bytes.leased,
+            l1_objects: self.l1.objects_len() as u64,
+            active_prefetch_jobs: self.sessions.untaken,
+            sessions: self.sessions.len() as u64,
+            instances: self.clients.len() as u64,
+            tickets: self.copies.in_flight() as u64,
+            lease_units: self.l1.lease_units(),
+        }))
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+/// The subject of an alarm that is about nobody in particular.
+const NOBODY: crate::slots::SlotName =
+    crate::slots::SlotName { index: u32::MAX, generation: u32::MAX };

@@ -247,6 +247,8 @@ pub enum RequestFault {
     Misaligned,
     NoWorker,
     TableFull,
+    /// A release that names nothing this request holds (F01).
+    NoSuchHold,
 }
 
 impl RequestFault {
@@ -262,6 +264,7 @@ impl RequestFault {
             RequestFault::Misaligned => "misaligned",
             RequestFault::NoWorker => "no_worker",
             RequestFault::TableFull => "table_full",
+            RequestFault::NoSuchHold => "no_such_hold",
         }
     }
 }

@@ -1,0 +1,47 @@
+//! The watermark: once a second, and a pass that frees `ratio` of the allocated bytes when usage
+//! is at or above it. The pass ends below the watermark, or with nothing left that can go (I-37).
+
+use crate::engine::jobs::Job;
+use crate::engine::turn::Turn;
+use crate::fact::{Fact, Removal};
+use crate::time::Duration;
+
+/// Period of the tick (spec/storage §3.1).
+pub const TICK: Duration = Duration::from_secs(1);
+
+/// Looks at the watermark. Starts a pass where usage has reached it.
+pub fn tick(turn: &mut Turn) {
+    let used = turn.l1.used_bytes();
+    // The configured size counts while the arena still grows: eviction must not start at 80 % of
+    // the first step (spec/storage §2, trap).
+    let total = turn.l1.configured_bytes();
+    let mark = parts(total, turn.config.watermark_ppm);
+    let triggered = used >= mark && total > 0;
+    turn.out.tell(Fact::EvictionTick { used_bytes: used, total_bytes: total, triggered });
+    if triggered && used > 0 {
+        let share = parts(used, turn.config.ratio_ppm).max(1);
+        let bytes = share.max((used - mark).saturating_add(1));
+        turn.jobs.push(Job::Evict { bytes });
+    }
+}
+
+/// Goes on with a pass. None when it has ended, else what is still to be freed.
+pub fn some(turn: &mut Turn, mut bytes: u64) -> Option<u64> {
+    while bytes > 0 {
+        if turn.is_spent() {
+            return Some(bytes);
+        }
+        turn.spend(1);
+        let before = turn.l1.used_bytes();
+        if !turn.l1.evict_coldest(Removal::Watermark, turn.out) {
+            return None;
+        }
+        let freed = before.checked_sub(turn.l1.used_bytes()).expect("evicting frees (F20)");
+        bytes = bytes.saturating_sub(freed);
+    }
+    None
+}
+
+fn parts(whole: u64, ppm: u64) -> u64 {
+    (whole as u128 * ppm as u128 / 1_000_000) as u64
+}

@@ -1,0 +1,349 @@
+//! Host memory: objects, the space they lie in, who holds them, and in which order they go.
+//!
+//! One invariant, one owner: every aligned byte that `space` has given out belongs to exactly one
+//! object, which is staged, resident or condemned (I-15); memory comes back only when no pin names
+//! it (I-2); and only a commit makes bytes readable (I-7).
+//!
+//! Two counts per object. *Leases* are about visibility: cells of lease sets that promise it to a
+//! request. *Pins* are about memory: tickets under which somebody may still read or write it.
+//! Evictable means resident with both at zero.
+
+pub mod clear;
+pub mod leases;
+pub mod objects;
+pub mod room;
+
+use crate::Map;
+use crate::config::Config;
+use crate::engine::scopes::Scopes;
+use crate::engine::space::Space;
+use crate::fact::{FactKey, Removal};
+use crate::map_with_capacity;
+use crate::names::{ChunkHash, ObjectId, ScopeId};
+use crate::policy::Policy;
+use crate::slots::Slots;
+use crate::{effect::Outbox, fact::Fact};
+use objects::{Object, State};
+
+/// Everything of an object key: the scope holds model, salt, rank, group and layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub hash: ChunkHash,
+    pub scope: ScopeId,
+}
+
+/// What is known under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Absent,
+    Staged,
+    Resident(ObjectId),
+}
+
+/// Bytes by state, aligned: what `space` counts as used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    pub staged: u64,
+    pub resident: u64,
+    pub condemned: u64,
+    /// Of the resident ones, those with a lease.
+    pub leased: u64,
+}
+
+/// Counts that must balance (I-52).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub reserved: u64,
+    pub committed: u64,
+    pub aborted: u64,
+    pub lease_units_taken: u64,
+    pub lease_units_ended: [u64; 7],
+    pub evicted: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct L1 {
+    pub scopes: Scopes,
+    pub(crate) space: Space,
+    pub(crate) policy: Policy,
+    pub(crate) objects: Slots<Object>,
+    pub(crate) index: Map<Key, u32>,
+    /// Object index by offset, to empty a window of the arena.
+    pub(crate) by_offset: Map<u64, u32>,
+    pub(crate) bytes: Bytes,
+    pub(crate) totals: Totals,
+    pub(crate) epochs: clear::Epochs,
+    pub(crate) staged: u32,
+    pub(crate) condemned: u32,
+    pub(crate) leased: u32,
+    stamp: u64,
+    configured: u64,
+}
+
+impl L1 {
+    pub fn new(config: &Config) -> L1 {
+        let objects = config.l1_objects_max;
+        L1 {
+            scopes: Scopes::new(config.seed),
+            space: Space::new(config.l1_bytes, config.l1_align_bytes),
+            policy: Policy::new(config.policy, objects, config.seed),
+            objects: Slots::with_limit(objects),
+            index: map_with_capacity(objects, config.seed ^ 2),
+            by_offset: map_with_capacity(objects, config.seed ^ 3),
+            bytes: Bytes::default(),
+            totals: Totals::default(),
+            epochs: clear::Epochs::default(),
+            staged: 0,
+            condemned: 0,
+            leased: 0,
+            stamp: 0,
+            configured: config.l1_bytes,
+        }
+    }
+
+    /// The first `bytes` of the arena are usable now.
+    pub fn grow(&mut self, bytes: u64) {
+        self.space.grow(bytes);
+    }
+
+    pub fn find(&self, key: &Key) -> Found {
+        let Some(&index) = self.index.get(key) else { return Found::Absent };
+        let (name, object) = self.objects.at(index).expect("the index names live objects");
+        match object.state {
+            _ if self.epochs.is_dead(object) => Found::Absent,
+            State::Staged => Found::Staged,
+            State::Resident => Found::Resident(ObjectId(name)),
+            State::Condemned => unreachable!("condemned objects have left the index"),
+        }
+    }
+
+    /// The key of an object that can still be read.
+    pub fn readable(&self, id: ObjectId) -> Option<Key> {
+        let object = self.objects.find(id.0)?;
+        let alive = object.state == State::Resident && !self.epochs.is_dead(object);
+        alive.then_some(Key { hash: object.hash, scope: object.scope })
+    }
+
+    /// The writer has reported every byte. False where the object was given up meanwhile.
+    /// Ends the writer's pin either way.
+    pub fn commit(&mut self, id: ObjectId) -> bool {
+        let Some(object) = self.objects.find_mut(id.0) else { return false };
+        let forced = self.epochs.is_dead(object);
+        if object.state != State::Staged || forced {
+            if object.state == State::Staged {
+                self.give_up(id);
+            }
+            self.unpin(id);
+            return false;
+        }
+        object.state = State::Resident;
+        object.epoch = self.epochs.now;
+        let (bytes, key) = (object.aligned, Key { hash: object.hash, scope: object.scope });
+        self.bytes.staged -= bytes;
+        self.bytes.resident += bytes;
+        self.staged -= 1;
+        self.totals.committed += 1;
+        let tenant = self.scopes.tenant_of(key.scope);
+        self.policy.admit(id.0.index, key.scope, key.hash, tenant);
+        // The writer's pin holds it still: the policy learns of that before it is taken off.
+        self.policy.hold(id.0.index);
+        self.touch(id);
+        self.unpin(id);
+        true
+    }
+
+    /// The reservation is given up: its key is free at once, its memory when the writer's pin
+    /// ends. Names the key in `out`. False where that has happened before.
+    pub fn condemn_staged(&mut self, id: ObjectId, out: &mut Outbox) -> bool {
+        let staged = self.objects.find(id.0).is_some_and(|object| object.state == State::Staged);
+        if staged {
+            self.push_key(id, out);
+            self.give_up(id);
+        }
+        staged
+    }
+
+    fn give_up(&mut self, id: ObjectId) {
+        self.totals.aborted += 1;
+        self.staged -= 1;
+        self.condemn(id);
+    }
+
+    /// Takes a key out of the index; the memory follows when the last pin ends.
+    pub(crate) fn condemn(&mut self, id: ObjectId) {
+        let object = self.objects.find_mut(id.0).expect("condemned once, while it exists");
+        let was = object.state;
+        assert!(was != State::Condemned, "an object is condemned once");
+        object.state = State::Condemned;
+        let (key, aligned) = (Key { hash: object.hash, scope: object.scope }, object.aligned);
+        if object.leases > 0 {
+            self.bytes.leased -= aligned;
+            self.leased -= 1;
+        }
+        match was {
+            State::Staged => self.bytes.staged -= aligned,
+            State::Resident => {
+                self.bytes.resident -= aligned;
+                self.policy.remove(id.0.index);
+            }
+            State::Condemned => unreachable!("checked above"),
+        }
+        self.bytes.condemned += aligned;
+        self.condemned += 1;
+        let removed = self.index.remove(&key);
+        assert_eq!(removed, Some(id.0.index), "the index named this object");
+        self.free_if_unpinned(id);
+    }
+
+    pub fn pin(&mut self, id: ObjectId) {
+        let object = self.objects.find_mut(id.0).expect("only live objects are pinned");
+        object.pins += 1;
+        if object.pins == 1 && object.leases == 0 {
+            self.held_changed(id, true);
+        }
+    }
+
+    pub fn unpin(&mut self, id: ObjectId) {
+        let object = self.objects.find_mut(id.0).expect("a pin keeps its object");
+        assert!(object.pins > 0, "a pin ends once");
+        object.pins -= 1;
+        if object.state == State::Condemned {
+            self.free_if_unpinned(id);
+        } else if object.pins == 0 && object.leases == 0 {
+            self.held_changed(id, false);
+        }
+    }
+
+    /// One more cell of a lease set promises this object.
+    pub(crate) fn lease(&mut self, id: ObjectId) {
+        let object = self.objects.find_mut(id.0).expect("only live objects are leased");
+        assert!(object.state == State::Resident, "only readable objects are leased");
+        object.leases += 1;
+        if object.leases == 1 {
+            self.bytes.leased += object.aligned;
+            self.leased += 1;
+            if object.pins == 0 {
+                self.held_changed(id, true);
+            }
+        }
+    }
+
+    /// A cell has nothing left. Harmless for objects that were forced out meanwhile.
+    pub(crate) fn unlease(&mut self, id: ObjectId) {
+        let Some(object) = self.objects.find_mut(id.0) else { return };
+        if object.state != State::Resident {
+            return;
+        }
+        assert!(object.leases > 0, "a lease ends once");
+        object.leases -= 1;
+        if object.leases == 0 {
+            self.bytes.leased -= object.aligned;
+            self.leased -= 1;
+            if object.pins == 0 {
+                self.held_changed(id, false);
+            }
+        }
+    }
+
+    /// Becomes the newest of its policy. A batch is walked from its last chunk to its first, so
+    /// that the tail of a request goes first (spec/storage §3.2).
+    pub fn touch(&mut self, id: ObjectId) {
+        let Some(object) = self.objects.find(id.0) else { return };
+        if object.state != State::Resident {
+            return;
+        }
+        self.stamp += 1;
+        self.space.touch(&object.extent, self.stamp);
+        self.policy.touch(id.0.index);
+    }
+
+    pub fn evict(&mut self, id: ObjectId, why: Removal, out: &mut Outbox) {
+        let mark = out.mark();
+        self.push_key(id, out);
+        self.totals.evicted += 1;
+        self.condemn(id);
+        out.tell(Fact::Evicted { keys: out.keys_since(mark), why });
+    }
+
+    /// The first or the last thing that holds an object. The state decides who must know.
+    fn held_changed(&mut self, id: ObjectId, held: bool) {
+        let object = self.objects.find_mut(id.0).expect("only live objects are held");
+        let resident = object.state == State::Resident;
+        object.held = held;
+        if held {
+            self.space.hold(&object.extent);
+        } else {
+            // A survivor of `clear` is as good as new.
+            if !self.epochs.is_forced(object) {
+                object.epoch = self.epochs.now;
+            }
+            self.space.unhold(&object.extent);
+        }
+        match (resident, held) {
+            (true, true) => self.policy.hold(id.0.index),
+            (true, false) => self.policy.unhold(id.0.index),
+            (false, _) => {}
+        }
+    }
+
+    fn free_if_unpinned(&mut self, id: ObjectId) {
+        let object = self.objects.find(id.0).expect("freed once");
+        assert!(object.state == State::Condemned, "only condemned objects are freed");
+        if object.pins > 0 {
+            return;
+        }
+        let object = self.objects.remove(id.0).expect("found above");
+        if object.held {
+            self.space.unhold(&object.extent);
+        }
+        self.space.release(object.extent);
+        self.by_offset.remove(&object.extent.offset);
+        self.bytes.condemned -= object.aligned;
+        self.condemned -= 1;
+        self.scopes.release(object.scope);
+    }
+
+    pub fn fact_key(&self, id: ObjectId) -> Option<FactKey> {
+        let object = self.objects.find(id.0)?;
+        Some(FactKey {
+            hash: object.hash,
+            bytes: object.extent.bytes,
+            scope: object.scope,
+            tenant: self.scopes.tenant_of(object.scope),
+        })
+    }
+
+    pub fn push_key(&self, id: ObjectId, out: &mut Outbox) {
+        out.keys.extend(self.fact_key(id));
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.space.used_bytes()
+    }
+
+    pub fn total_bytes(&self) -> u64 {
+        self.space.published_bytes()
+    }
+
+    pub fn configured_bytes(&self) -> u64 {
+        self.configured
+    }
+
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Units of leases that are out.
+    pub fn lease_units(&self) -> u64 {
+        let ended: u64 = self.totals.lease_units_ended.iter().sum();
+        self.totals.lease_units_taken - ended
+    }
+
+    pub fn objects_len(&self) -> usize {
+        self.objects.len()
+    }
+}

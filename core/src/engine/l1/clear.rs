@@ -1,0 +1,88 @@
+//! `clear`: an epoch bump, and a sweeper that follows (design §2).
+//!
+//! The answer is right at once: whatever was published before the bump counts as absent unless it
+//! was held then. The sweeper only gives the memory back, a slice at a time. An object that was
+//! held survives a plain clear; when its last holder leaves it is moved into the current epoch. An
+//! unheld one cannot become held again, because nobody finds it.
+
+use super::L1;
+use super::objects::{Object, State};
+use crate::effect::Outbox;
+use crate::fact::{Abort, Fact, Removal};
+use crate::names::ObjectId;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epochs {
+    pub now: u32,
+    /// Objects published before this epoch are gone unless held.
+    cleared: u32,
+    /// Objects published before this epoch are gone, held or not.
+    forced: u32,
+    /// Where the sweeper is, if it is at work.
+    sweep: Option<u32>,
+}
+
+impl Epochs {
+    pub fn is_dead(&self, object: &Object) -> bool {
+        if self.is_forced(object) {
+            return true;
+        }
+        object.state == State::Resident && object.epoch < self.cleared && !object.held
+    }
+
+    pub fn is_forced(&self, object: &Object) -> bool {
+        object.epoch < self.forced
+    }
+}
+
+impl L1 {
+    /// From now on everything unheld is absent; with `force`, everything.
+    pub fn clear(&mut self, force: bool) {
+        self.epochs.now += 1;
+        self.epochs.cleared = self.epochs.now;
+        if force {
+            self.epochs.forced = self.epochs.now;
+        }
+        self.epochs.sweep = Some(0);
+    }
+
+    pub fn is_sweeping(&self) -> bool {
+        self.epochs.sweep.is_some()
+    }
+
+    /// Frees dead objects, `budget` table entries at the most. True while there is more to do.
+    pub fn sweep(&mut self, budget: &mut usize, out: &mut Outbox) -> bool {
+        let Some(mut next) = self.epochs.sweep else { return false };
+        let end = self.objects.high_water();
+        while next < end && *budget > 0 {
+            *budget -= 1;
+            if let Some((name, object)) = self.objects.at(next)
+                && object.state != State::Condemned
+                && self.epochs.is_dead(object)
+            {
+                self.bury(ObjectId(name), out);
+            }
+            next += 1;
+        }
+        self.epochs.sweep = (next < end).then_some(next);
+        self.epochs.sweep.is_some()
+    }
+
+    /// Takes a dead object out of the table, or out of the index while it is pinned.
+    pub(super) fn bury(&mut self, id: ObjectId, out: &mut Outbox) {
+        let object = self.objects.find(id.0).expect("buried while it exists");
+        let forced = self.epochs.is_forced(object);
+        match object.state {
+            State::Staged => {
+                let mark = out.mark();
+                self.condemn_staged(id, out);
+                let keys = out.keys_since(mark);
+                out.tell(Fact::WriteAborted { keys, why: Abort::ForcedClear });
+            }
+            State::Resident => {
+                self.evict(id, if forced { Removal::ForcedClear } else { Removal::Clear }, out);
+            }
+            State::Condemned => {}
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Lease sets: what one lookup promises to one request.
+//!
+//! A set counts down its own cells and nobody else's, so that free, retrieve, failed retrieve and
+//! end may come in any order and number (I-3, I-13). A cell is (chunk, row); `left` is how many of
+//! the declared readers have not come yet.
+
+use super::L1;
+use crate::fact::LeaseEnd;
+use crate::names::{ChunkHash, ObjectId, ScopeId};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    pub object: ObjectId,
+    pub left: u16,
+}
+
+/// Cells in chunk order, `rows` of them per chunk.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseSet {
+    cells: Vec<Cell>,
+    rows: u32,
+    units: u64,
+}
+
+/// Why a range cannot be read under this set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    NotLeased,
+    NotFound,
+    /// The range names other chunks than the lookup did.
+    OtherKey,
+}
+
+impl LeaseSet {
+    pub fn new(rows: u32, cells: usize) -> LeaseSet {
+        LeaseSet { cells: Vec::with_capacity(cells), rows, units: 0 }
+    }
+
+    /// Promises the next cell's object to `readers` readers.
+    pub fn take(&mut self, l1: &mut L1, object: ObjectId, readers: u16) {
+        assert!(readers > 0, "a lookup declares at least one reader");
+        l1.lease(object);
+        l1.totals.lease_units_taken += readers as u64;
+        self.units += readers as u64;
+        self.cells.push(Cell { object, left: readers });
+    }
+
+    /// Whether every cell of `row` in `chunks` is there for one more reader under these hashes.
+    pub fn check(
+        &self,
+        l1: &L1,
+        row: u32,
+        scope: ScopeId,
+        chunks: Range<u32>,
+        hashes: &[ChunkHash],
+    ) -> Result<(), Unreadable> {
+        for chunk in chunks {
+            let cell = self.cell(chunk, row).ok_or(Unreadable::NotLeased)?;
+            if cell.left == 0 {
+                return Err(Unreadable::NotLeased);
+            }
+            let key = l1.readable(cell.object).ok_or(Unreadable::NotFound)?;
+            if key.scope != scope || key.hash != hashes[chunk as usize] {
+                return Err(Unreadable::OtherKey);
+            }
+        }
+        Ok(())
+    }
+
+    /// One reader of this cell has come: its unit becomes the caller's pin.
+    pub fn consume(&mut self, l1: &mut L1, chunk: u32, row: u32) -> ObjectId {
+        let at = (chunk * self.rows + row) as usize;
+        let cell = &mut self.cells[at];
+        assert!(cell.left > 0, "checked before");
+        cell.left -= 1;
+        let (object, left) = (cell.object, cell.left);
+        l1.pin(object);
+        if left == 0 {
+            l1.unlease(object);
+        }
+        self.count(l1, 1, LeaseEnd::Retrieved);
+        object
+    }
+
+    /// Gives back all that is left of one cell. The object, where there was something.
+    pub fn end_cell(&mut self, l1: &mut L1, at: usize, why: LeaseEnd) -> Option<ObjectId> {
+        let cell = self.cells.get_mut(at)?;
+        if cell.left == 0 {
+            return None;
+        }
+        let (object, left) = (cell.object, cell.left);
+        cell.left = 0;
+        l1.unlease(object);
+        self.count(l1, left as u64, why);
+        Some(object)
+    }
+
+    /// Drops the cells from `len` on, all of which have been ended.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(self.cells[len.min(self.cells.len())..].iter().all(|cell| cell.left == 0));
+        self.cells.truncate(len);
+    }
+
+    fn count(&mut self, l1: &mut L1, units: u64, why: LeaseEnd) {
+        assert!(self.units >= units, "a set counts down its own units only");
+        self.units -= units;
+        l1.totals.lease_units_ended[why as usize] += units;
+    }
+
+    fn cell(&self, chunk: u32, row: u32) -> Option<&Cell> {
+        self.cells.get((chunk as u64 * self.rows as u64 + row as u64) as usize)
+    }
+
+    pub fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Units not given back yet.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+}

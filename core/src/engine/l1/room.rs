@@ -1,0 +1,145 @@
+//! Room for a new object: from what is free, else by evicting on demand (design §7, F16, F20).
+//!
+//! Nothing is evicted unless it makes the reservation succeed. A full size class gives up its own
+//! coldest object first; only where it has none that can go is the coldest stretch of superblocks
+//! emptied, which frees the deficit rounded up to whole runs.
+
+use super::objects::{Object, State};
+use super::{Found, Key, L1};
+use crate::effect::Outbox;
+use crate::engine::space::{Extent, NoSpace};
+use crate::fact::{NoRoom, Removal};
+use crate::names::ObjectId;
+use alloc::vec::Vec;
+
+/// What came of asking for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staged {
+    /// Reserved and pinned for its writer.
+    New(ObjectId),
+    /// Somebody has stored it, or is about to.
+    Present,
+    NoRoom(NoRoom),
+}
+
+impl L1 {
+    /// Reserves a slot under `key` for one writer, with its pin.
+    pub fn stage(&mut self, key: Key, bytes: u64, out: &mut Outbox) -> Staged {
+        if self.find(&key) != Found::Absent {
+            return Staged::Present;
+        }
+        if let Some(&index) = self.index.get(&key) {
+            let (name, _) = self.objects.at(index).expect("the index names live objects");
+            self.bury(ObjectId(name), out);
+        }
+        if self.objects.is_full() && !self.evict_coldest(Removal::Table, out) {
+            return Staged::NoRoom(NoRoom::ObjectTable);
+        }
+        if self.objects.is_full() {
+            return Staged::NoRoom(NoRoom::ObjectTable);
+        }
+        let extent = match self.make_room(bytes, out) {
+            Ok(extent) => extent,
+            Err(why) => return Staged::NoRoom(why),
+        };
+        let aligned = self.space.slot_bytes(&extent);
+        let object = Object {
+            hash: key.hash,
+            scope: key.scope,
+            extent,
+            aligned,
+            state: State::Staged,
+            leases: 0,
+            pins: 0,
+            held: false,
+            epoch: self.epochs.now,
+        };
+        let name = self.objects.insert(object).expect("the table has room, checked above");
+        self.index.insert(key, name.index);
+        self.by_offset.insert(extent.offset, name.index);
+        self.scopes.retain(key.scope);
+        self.bytes.staged += aligned;
+        self.staged += 1;
+        self.totals.reserved += 1;
+        self.pin(ObjectId(name));
+        Staged::New(ObjectId(name))
+    }
+
+    fn make_room(&mut self, bytes: u64, out: &mut Outbox) -> Result<Extent, NoRoom> {
+        loop {
+            match self.space.reserve(bytes) {
+                Ok(extent) => return Ok(extent),
+                Err(NoSpace::ClassTable) => return Err(NoRoom::SizeClasses),
+                Err(NoSpace::ZeroSize | NoSpace::TooLarge) => return Err(NoRoom::Held),
+                Err(NoSpace::ClassFull) => {}
+            }
+            if self.evict_own_class(bytes, out) {
+                continue;
+            }
+            if !self.empty_window(bytes, out) {
+                let growing = self.space.published_bytes() < self.configured;
+                return Err(if growing { NoRoom::Growing } else { NoRoom::Held });
+            }
+        }
+    }
+
+    /// Evicts the first object in policy order that can go.
+    pub(crate) fn evict_coldest(&mut self, why: Removal, out: &mut Outbox) -> bool {
+        let Some(index) = self.policy.coldest() else { return false };
+        let (name, object) = self.objects.at(index).expect("the policy tracks live objects");
+        assert!(!object.held, "the policy offers only what can go (I-35)");
+        self.evict(ObjectId(name), why, out);
+        true
+    }
+
+    /// Evicts the first object in policy order that can go and has the size that is wanted. Where
+    /// none stands near the head of the order, the coldest run of that size gives one up.
+    fn evict_own_class(&mut self, bytes: u64, out: &mut Outbox) -> bool {
+        let Some(class) = self.space.class_of(bytes) else { return false };
+        let mut candidate = self.policy.coldest();
+        for _ in 0..OWN_CLASS_VISITS {
+            let Some(index) = candidate else { return false };
+            let (name, object) = self.objects.at(index).expect("the policy tracks live objects");
+            assert!(!object.held, "the policy offers only what can go (I-35)");
+            if object.extent.class == class {
+                self.evict(ObjectId(name), Removal::Pressure, out);
+                return true;
+            }
+            candidate = self.policy.next_after(index);
+        }
+        let Some(run) = self.space.coldest_run(bytes) else { return false };
+        let objects = self.space.occupied(run).map(|offset| self.object_at(offset));
+        let victim = objects
+            .into_iter()
+            .find(|id| self.objects.find(id.0).is_some_and(|object| !object.held));
+        let Some(victim) = victim else { return false };
+        self.evict(victim, Removal::Pressure, out);
+        true
+    }
+
+    fn object_at(&self, offset: u64) -> ObjectId {
+        let index = *self.by_offset.get(&offset).expect("every extent has its object");
+        ObjectId(self.objects.at(index).expect("an extent's object is alive").0)
+    }
+
+    /// Empties the coldest run of superblocks that would hold an object of this size.
+    fn empty_window(&mut self, bytes: u64, out: &mut Outbox) -> bool {
+        if !self.policy.evicts() {
+            return false;
+        }
+        let Some(window) = self.space.coldest_window(bytes) else { return false };
+        let victims: Vec<u64> = self.space.occupied_in(window).collect();
+        for offset in victims {
+            self.evict(self.object_at(offset), Removal::Pressure, out);
+        }
+        true
+    }
+
+    /// Whether an object of this size can ever lie here.
+    pub fn fits_ever(&self, bytes: u64) -> bool {
+        self.space.can_fit_ever(bytes)
+    }
+}
+
+/// Objects of other sizes that a full class looks past before it asks for its coldest run.
+const OWN_CLASS_VISITS: usize = 64;

@@ -1,0 +1,30 @@
+//! Quotas by tenant salt. They act on the second tier (spec/http-cli §2.4), which is later work;
+//! until then they are kept and shown.
+
+use crate::limits;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+#[derive(Clone, Debug, Default)]
+pub struct Quota {
+    bytes: BTreeMap<Box<str>, u64>,
+}
+
+impl Quota {
+    /// False where the table is full.
+    pub fn set(&mut self, salt: &str, bytes: u64) -> bool {
+        if self.bytes.len() >= limits::QUOTAS_MAX && !self.bytes.contains_key(salt) {
+            return false;
+        }
+        self.bytes.insert(salt.into(), bytes);
+        true
+    }
+
+    pub fn remove(&mut self, salt: &str) -> bool {
+        self.bytes.remove(salt).is_some()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.bytes.iter().map(|(salt, bytes)| (&**salt, *bytes))
+    }
+}

@@ -1,0 +1,248 @@
+//! Interned names: tenants (model and salt) and scopes (everything of a key but its hash).
+//!
+//! A scope holds the layout, so objects of different shape or element type never share a key
+//! (I-48). An id stays with its name while anything uses it; unused names are kept until the table
+//! is full and then replaced, oldest first.
+
+use crate::fact::Fact;
+use crate::limits;
+use crate::names::{KvRank, Layout, ScopeId, TenantId};
+use crate::{Map, map_with_capacity};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TenantKey {
+    model: Arc<str>,
+    salt: Arc<str>,
+}
+
+/// The same key, borrowed: a look-up allocates nothing.
+struct TenantRef<'a> {
+    model: &'a str,
+    salt: &'a str,
+}
+
+impl Hash for TenantKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        TenantRef { model: &self.model, salt: &self.salt }.hash(state);
+    }
+}
+
+impl Hash for TenantRef<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.model.hash(state);
+        self.salt.hash(state);
+    }
+}
+
+impl hashbrown::Equivalent<TenantKey> for TenantRef<'_> {
+    fn equivalent(&self, key: &TenantKey) -> bool {
+        *self.model == *key.model && *self.salt == *key.salt
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Tenant {
+    key: TenantKey,
+    uses: u32,
+    idle: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScopeKey {
+    pub tenant: TenantId,
+    pub rank: KvRank,
+    pub group: u16,
+    pub layout: Layout,
+}
+
+#[derive(Clone, Debug)]
+struct Scope {
+    key: ScopeKey,
+    uses: u32,
+    idle: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Scopes {
+    tenants: Vec<Tenant>,
+    tenant_ids: Map<TenantKey, TenantId>,
+    idle_tenants: VecDeque<TenantId>,
+    scopes: Vec<Scope>,
+    scope_ids: Map<ScopeKey, ScopeId>,
+    idle_scopes: VecDeque<ScopeId>,
+}
+
+impl Scopes {
+    pub fn new(seed: u64) -> Scopes {
+        Scopes {
+            tenants: Vec::with_capacity(limits::TENANTS_MAX),
+            tenant_ids: map_with_capacity(limits::TENANTS_MAX, seed),
+            idle_tenants: VecDeque::with_capacity(limits::TENANTS_MAX),
+            scopes: Vec::with_capacity(limits::SCOPES_MAX),
+            scope_ids: map_with_capacity(limits::SCOPES_MAX, seed ^ 1),
+            idle_scopes: VecDeque::with_capacity(limits::SCOPES_MAX),
+        }
+    }
+
+    pub fn tenant(&self, model: &str, salt: &str) -> Option<TenantId> {
+        self.tenant_ids.get(&TenantRef { model, salt }).copied()
+    }
+
+    /// The tenant's id, new where it has none yet. None when every id is in use.
+    pub fn name_tenant(
+        &mut self,
+        model: &str,
+        salt: &str,
+        facts: &mut Vec<Fact>,
+    ) -> Option<TenantId> {
+        if let Some(tenant) = self.tenant(model, salt) {
+            return Some(tenant);
+        }
+        let key = TenantKey { model: model.into(), salt: salt.into() };
+        let fresh = Tenant { key: key.clone(), uses: 0, idle: false };
+        let tenant = if self.tenants.len() < limits::TENANTS_MAX {
+            self.tenants.push(fresh);
+            TenantId(self.tenants.len() as u32 - 1)
+        } else {
+            let tenant = self.take_idle_tenant()?;
+            self.tenant_ids.remove(&self.tenants[tenant.0 as usize].key);
+            self.tenants[tenant.0 as usize] = fresh;
+            tenant
+        };
+        facts.push(Fact::TenantNamed { tenant, model: key.model.clone(), salt: key.salt.clone() });
+        self.tenant_ids.insert(key, tenant);
+        self.park_tenant(tenant);
+        Some(tenant)
+    }
+
+    pub fn scope(&self, key: &ScopeKey) -> Option<ScopeId> {
+        self.scope_ids.get(key).copied()
+    }
+
+    /// The scope's id, new where it has none yet. None when every id is in use.
+    pub fn name_scope(&mut self, key: ScopeKey) -> Option<ScopeId> {
+        if let Some(scope) = self.scope(&key) {
+            return Some(scope);
+        }
+        let fresh = Scope { key, uses: 0, idle: false };
+        let scope = if self.scopes.len() < limits::SCOPES_MAX {
+            self.scopes.push(fresh);
+            ScopeId(self.scopes.len() as u32 - 1)
+        } else {
+            let scope = self.take_idle_scope()?;
+            self.scope_ids.remove(&self.scopes[scope.0 as usize].key);
+            self.release_tenant(self.scopes[scope.0 as usize].key.tenant);
+            self.scopes[scope.0 as usize] = fresh;
+            scope
+        };
+        self.tenants[key.tenant.0 as usize].uses += 1;
+        self.scope_ids.insert(key, scope);
+        self.park_scope(scope);
+        Some(scope)
+    }
+
+    /// An object lives in this scope from now on.
+    pub fn retain(&mut self, scope: ScopeId) {
+        self.scopes[scope.0 as usize].uses += 1;
+    }
+
+    pub fn release(&mut self, scope: ScopeId) {
+        let entry = &mut self.scopes[scope.0 as usize];
+        assert!(entry.uses > 0, "a scope is released once per object");
+        entry.uses -= 1;
+        if entry.uses == 0 {
+            self.park_scope(scope);
+        }
+    }
+
+    pub fn key(&self, scope: ScopeId) -> &ScopeKey {
+        &self.scopes[scope.0 as usize].key
+    }
+
+    pub fn tenant_of(&self, scope: ScopeId) -> TenantId {
+        self.scopes[scope.0 as usize].key.tenant
+    }
+
+    pub fn names_of(&self, tenant: TenantId) -> (&Arc<str>, &Arc<str>) {
+        let key = &self.tenants[tenant.0 as usize].key;
+        (&key.model, &key.salt)
+    }
+
+    /// Says every name again, for a listener that has lost some.
+    pub fn retell(&self, facts: &mut Vec<Fact>) {
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            facts.push(Fact::TenantNamed {
+                tenant: TenantId(index as u32),
+                model: tenant.key.model.clone(),
+                salt: tenant.key.salt.clone(),
+            });
+        }
+    }
+
+    /// Objects per scope, for the audit.
+    pub fn uses(&self, scope: ScopeId) -> u32 {
+        self.scopes[scope.0 as usize].uses
+    }
+
+    pub fn scopes_len(&self) -> usize {
+        self.scopes.len()
+    }
+
+    /// A session speaks of this tenant until it ends.
+    pub fn retain_tenant(&mut self, tenant: TenantId) {
+        self.tenants[tenant.0 as usize].uses += 1;
+    }
+
+    pub fn release_tenant(&mut self, tenant: TenantId) {
+        let entry = &mut self.tenants[tenant.0 as usize];
+        assert!(entry.uses > 0, "a tenant is released once per user");
+        entry.uses -= 1;
+        if entry.uses == 0 {
+            self.park_tenant(tenant);
+        }
+    }
+
+    fn park_tenant(&mut self, tenant: TenantId) {
+        let entry = &mut self.tenants[tenant.0 as usize];
+        if !entry.idle {
+            entry.idle = true;
+            self.idle_tenants.push_back(tenant);
+        }
+    }
+
+    fn park_scope(&mut self, scope: ScopeId) {
+        let entry = &mut self.scopes[scope.0 as usize];
+        if !entry.idle {
+            entry.idle = true;
+            self.idle_scopes.push_back(scope);
+        }
+    }
+
+    /// The queues may hold names that are in use again: those are dropped here and parked anew
+    /// when their last user leaves.
+    fn take_idle_tenant(&mut self) -> Option<TenantId> {
+        while let Some(tenant) = self.idle_tenants.pop_front() {
+            let entry = &mut self.tenants[tenant.0 as usize];
+            entry.idle = false;
+            if entry.uses == 0 {
+                return Some(tenant);
+            }
+        }
+        None
+    }
+
+    fn take_idle_scope(&mut self) -> Option<ScopeId> {
+        while let Some(scope) = self.idle_scopes.pop_front() {
+            let entry = &mut self.scopes[scope.0 as usize];
+            entry.idle = false;
+            if entry.uses == 0 {
+                return Some(scope);
+            }
+        }
+        None
+    }
+}

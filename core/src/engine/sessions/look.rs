@@ -1,0 +1,64 @@
+//! One lookup, chunk after chunk: probe every row, lease what is there, stop at the first hole.
+
+use super::{Phase, Session};
+use crate::engine::fold::Next;
+use crate::engine::l1::{Found, Key};
+use crate::engine::turn::Turn;
+use crate::event::Keys;
+use crate::fact::{LeaseEnd, LookupStop};
+use crate::names::ChunkHash;
+
+impl Session {
+    /// Goes on as far as the turn's budget reaches. True when the result is decided. `given` are
+    /// the hashes while the request is at hand; what is left over is kept for the next turn.
+    pub(super) fn look(&mut self, turn: &mut Turn, given: Option<&[ChunkHash]>) -> bool {
+        let Phase::Looking { fold, next, hashes: kept } = &mut self.phase else { return true };
+        let hashes = given.unwrap_or(kept);
+        let (set, scopes, readers) = (&mut self.set, &self.scopes, self.readers);
+        let mut stop = LookupStop::Complete;
+        let mut decided = *next >= self.reach;
+        while !decided && !turn.is_spent() {
+            let hash = hashes[*next as usize];
+            let step = fold.feed(|row| {
+                turn.spend(1);
+                stop = match turn.l1.find(&Key { hash, scope: scopes[row] }) {
+                    Found::Resident(id) => {
+                        set.take(turn.l1, id, readers);
+                        return true;
+                    }
+                    Found::Staged => LookupStop::InFlight,
+                    Found::Absent if row == 0 => LookupStop::Absent,
+                    Found::Absent => LookupStop::RankMissing,
+                };
+                false
+            });
+            *next += 1;
+            decided = step == Next::Decided || *next >= self.reach;
+        }
+        self.hit = fold.hit();
+        self.stop = match stop {
+            LookupStop::Complete if self.reach < self.requested => LookupStop::NoRoom,
+            stop => stop,
+        };
+        if !decided && let Some(given) = given {
+            *kept = given.to_vec();
+        }
+        decided
+    }
+
+    /// Gives back what was taken of the chunk in which the hit ended. Rows are full here: a row
+    /// with a window would also give back what lies before it.
+    pub(super) fn trim(&mut self, turn: &mut Turn) {
+        let keep = (self.hit * self.set.rows()) as usize;
+        for at in keep..self.set.len() {
+            turn.spend(1);
+            self.set.end_cell(turn.l1, at, LeaseEnd::Trimmed);
+        }
+        self.set.truncate(keep);
+    }
+
+    /// Whether a key is about what this session has looked up.
+    pub(super) fn speaks_of(&self, keys: &Keys) -> bool {
+        *self.model == *keys.model && *self.salt == *keys.salt && self.world_size == keys.world_size
+    }
+}

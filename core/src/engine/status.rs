@@ -1,0 +1,122 @@
+//! What `/status` shows: a plain copy of the engine's state, made into JSON elsewhere.
+
+use crate::effect::Refusal;
+use crate::engine::Engine;
+use crate::engine::clients::Mode;
+use crate::limits;
+use crate::names::{InstanceId, Layout};
+use crate::time::Instant;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// A registration that was refused, for the operator who wonders why nothing is cached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedRegistration {
+    pub at: Instant,
+    pub instance: InstanceId,
+    pub model: String,
+    pub reason: Refusal,
+}
+
+/// The last refusals, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals {
+    last: VecDeque<RefusedRegistration>,
+    total: u64,
+}
+
+impl Refusals {
+    pub fn keep(&mut self, at: Instant, instance: InstanceId, model: &str, reason: Refusal) {
+        if self.last.len() == limits::REFUSALS_KEPT {
+            self.last.pop_front();
+        }
+        let model = model.into();
+        self.last.push_back(RefusedRegistration { at, instance, model, reason });
+        self.total += 1;
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceStatus {
+    pub id: InstanceId,
+    pub model: String,
+    pub world_size: u32,
+    pub block_size: u32,
+    pub layout: Layout,
+    pub mode: Mode,
+    pub pinged: bool,
+    pub silent_for: core::time::Duration,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    pub objects: u64,
+    pub staged_objects: u64,
+    pub leased_objects: u64,
+    pub condemned_objects: u64,
+    pub staged_bytes: u64,
+    pub resident_bytes: u64,
+    pub condemned_bytes: u64,
+    pub leased_bytes: u64,
+    pub used_bytes: u64,
+    pub total_bytes: u64,
+    pub configured_bytes: u64,
+    pub sessions: u64,
+    pub active_prefetch_jobs: u64,
+    pub parked_waits: u64,
+    pub tickets: u64,
+    pub jobs: u64,
+    pub lease_units: u64,
+    pub stale_endings: u64,
+    pub evicted_objects: u64,
+    pub instances: Vec<InstanceStatus>,
+    pub refused_registrations: Vec<RefusedRegistration>,
+    pub refused_registrations_total: u64,
+    pub quotas: Vec<(String, u64)>,
+}
+
+impl Engine {
+    /// A copy of what an operator may see. Changes nothing.
+    pub fn status(&self) -> Status {
+        let bytes = self.l1.bytes();
+        Status {
+            objects: self.l1.objects_len() as u64,
+            staged_objects: self.l1.staged as u64,
+            leased_objects: self.l1.leased as u64,
+            condemned_objects: self.l1.condemned as u64,
+            staged_bytes: bytes.staged,
+            resident_bytes: bytes.resident,
+            condemned_bytes: bytes.condemned,
+            leased_bytes: bytes.leased,
+            used_bytes: self.l1.used_bytes(),
+            total_bytes: self.l1.total_bytes(),
+            configured_bytes: self.l1.configured_bytes(),
+            sessions: self.sessions.len() as u64,
+            active_prefetch_jobs: self.sessions.untaken,
+            parked_waits: self.sessions.waits_len() as u64,
+            tickets: self.copies.in_flight() as u64,
+            jobs: self.jobs.len() as u64,
+            lease_units: self.l1.lease_units(),
+            stale_endings: self.copies.stale_endings,
+            evicted_objects: self.l1.totals().evicted,
+            instances: self.clients.iter().map(|instance| self.instance_status(instance)).collect(),
+            refused_registrations: self.refusals.last.iter().cloned().collect(),
+            refused_registrations_total: self.refusals.total,
+            quotas: self.quota.iter().map(|(salt, bytes)| (salt.into(), bytes)).collect(),
+        }
+    }
+
+    fn instance_status(&self, instance: &crate::engine::clients::Instance) -> InstanceStatus {
+        InstanceStatus {
+            id: instance.id,
+            model: String::from(&*instance.model),
+            world_size: instance.world_size,
+            block_size: instance.block_size,
+            layout: instance.layout,
+            mode: instance.mode,
+            pinged: instance.pinged,
+            silent_for: self.now.since(instance.last_seen),
+        }
+    }
+}
