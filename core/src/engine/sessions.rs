@@ -45,8 +45,9 @@ enum Phase {
 
 #[derive(Clone, Copy, Debug)]
 struct Wait {
+    session: SlotName,
     reply: Reply,
-    timer: Timer,
+    timer: Option<Timer>,
 }
 
 #[derive(Clone, Debug)]
@@ -85,7 +86,7 @@ pub(crate) struct Orphan {
 pub struct Sessions {
     pub(crate) sessions: Slots<Session>,
     index: Map<Arc<str>, SlotName>,
-    waits: Slots<(SlotName, Wait)>,
+    waits: Slots<Wait>,
     pub(crate) orphans: Slots<Orphan>,
     /// Lease cells over all sessions and orphans.
     pub(crate) cells: usize,
@@ -240,20 +241,17 @@ impl Sessions {
         let Some(session) = looking.filter(|_| !wait.is_zero() && !self.waits.is_full()) else {
             return self.query(turn, reply, request);
         };
-        // The wait's own name is its timer's subject, so it is inserted first.
-        let park = |timer| (session, Wait { reply, timer });
-        let placeholder = turn.alarms.arm(turn.now + wait, Alarm::WaitTimeout, session);
-        let name = self.waits.insert(park(placeholder)).ok().expect("room was checked");
-        turn.alarms.cancel(placeholder);
+        let wait_of = Wait { session, reply, timer: None };
+        let name = self.waits.insert(wait_of).ok().expect("room was checked");
         let timer = turn.alarms.arm(turn.now + wait, Alarm::WaitTimeout, name);
-        *self.waits.find_mut(name).expect("inserted above") = park(timer);
+        self.waits.find_mut(name).expect("inserted above").timer = Some(timer);
         self.sessions.find_mut(session).expect("found above").waits.push(name);
     }
 
     /// A parked wait has run out: still loading.
     pub fn wait_expired(&mut self, turn: &mut Turn, wait: SlotName) {
-        let Some((session, wait_of)) = self.waits.remove(wait) else { return };
-        if let Some(session) = self.sessions.find_mut(session) {
+        let Some(wait_of) = self.waits.remove(wait) else { return };
+        if let Some(session) = self.sessions.find_mut(wait_of.session) {
             session.waits.retain(|other| *other != wait);
         }
         turn.out.answer(wait_of.reply, Answer::None);
@@ -273,15 +271,13 @@ impl Sessions {
         self.take_result(turn, name);
         let session = self.sessions.find(name).expect("found above");
         let end = keys.end_chunk.min(session.hit);
-        if !self.free_some(turn, name, keys.first_chunk, end) {
-            return true;
-        }
+        self.free_some(turn, name, keys.first_chunk, end);
         true
     }
 
-    /// Frees chunks from `next` on. Pushes the rest as a job; true when nothing is left.
-    pub fn free_some(&mut self, turn: &mut Turn, name: SlotName, next: u32, end: u32) -> bool {
-        let Some(session) = self.sessions.find_mut(name) else { return true };
+    /// Frees chunks from `next` on; what does not fit this turn becomes a job.
+    pub fn free_some(&mut self, turn: &mut Turn, name: SlotName, next: u32, end: u32) {
+        let Some(session) = self.sessions.find_mut(name) else { return };
         let rows = session.set.rows();
         let mark = turn.out.mark();
         let mut chunk = next;
@@ -302,7 +298,6 @@ impl Sessions {
         if chunk < end {
             turn.jobs.push(Job::FreeRange { session: name, next: chunk, end });
         }
-        chunk >= end
     }
 
     /// The scheduler is done with a request. Its leases linger; its result is gone.
@@ -380,8 +375,11 @@ impl Sessions {
     pub fn finish(&mut self, turn: &mut Turn) {
         let parked: Vec<SlotName> = self.waits.iter().map(|(name, _)| name).collect();
         for name in parked {
-            let (_, wait) = self.waits.remove(name).expect("listed above");
-            turn.alarms.cancel(wait.timer);
+            let wait = self.waits.remove(name).expect("listed above");
+            wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
+            if let Some(session) = self.sessions.find_mut(wait.session) {
+                session.waits.clear();
+            }
             turn.out.answer(wait.reply, Answer::Count(0));
         }
     }
@@ -506,8 +504,8 @@ impl Sessions {
     fn answer_waits(&mut self, turn: &mut Turn, name: SlotName) {
         let session = self.sessions.find_mut(name).expect("found by the caller");
         for wait in core::mem::take(&mut session.waits) {
-            let (_, wait) = self.waits.remove(wait).expect("listed while it is parked");
-            turn.alarms.cancel(wait.timer);
+            let wait = self.waits.remove(wait).expect("listed while it is parked");
+            wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
             let hit = if self.is_looking(name) { 0 } else { self.take_result(turn, name) };
             turn.out.answer(wait.reply, Answer::Count(hit));
         }
