@@ -209,7 +209,8 @@ mod tests {
         let mut alarms = Alarms::with_limit(2000);
         let mut armed = Vec::new();
         for index in 0..2000 {
-            let at = Instant(rng.below(1 << (20 + rng.below(25))));
+            let bits = 20 + rng.below(25);
+            let at = Instant(rng.below(1 << bits));
             let timer = alarms.arm(at, Alarm::SessionExpiry, subject(index));
             armed.push((at, timer));
         }
