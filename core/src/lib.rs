@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod bits;
 pub mod config;
 pub mod effect;
 pub mod engine;
@@ -16,6 +17,7 @@ pub mod fact;
 pub mod format;
 pub mod front;
 pub mod limits;
+pub mod lists;
 pub mod metrics;
 pub mod names;
 pub mod policy;
