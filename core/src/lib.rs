@@ -8,7 +8,7 @@
 
 extern crate alloc;
 
-mod bits;
+pub mod bits;
 pub mod config;
 pub mod effect;
 pub mod engine;
@@ -17,7 +17,7 @@ pub mod fact;
 pub mod format;
 pub mod front;
 pub mod limits;
-mod lists;
+pub mod lists;
 pub mod metrics;
 pub mod names;
 pub mod policy;

@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::engine::copies::{Kind, Owner};
 use crate::engine::l1::objects::State;
 use crate::names::ObjectId;
+use crate::policy::Policy;
 use crate::slots::SlotName;
 use crate::{Map, map_with_capacity};
 
@@ -128,10 +129,9 @@ impl Engine {
 
     fn audit_policy(&self) -> Result<(), Violation> {
         self.l1.policy.audit().map_err(|found| Violation { invariant: "I-38", found })?;
-        if self.l1.policy.tracks() {
-            let resident = self.l1.objects.iter();
-            let resident = resident.filter(|(_, object)| object.state == State::Resident).count();
-            check(self.l1.policy.len() == resident, "I-38", "the policy has ghosts or orphans")?;
+        if !matches!(self.l1.policy, Policy::Noop) {
+            let live = self.l1.objects.len() - self.l1.condemned as usize;
+            check(self.l1.policy.len() == live, "I-38", "the policy has ghosts or orphans")?;
         }
         let mut candidate = self.l1.policy.coldest();
         while let Some(index) = candidate {

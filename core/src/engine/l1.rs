@@ -20,7 +20,7 @@ use crate::engine::space::Space;
 use crate::fact::{FactKey, Removal};
 use crate::map_with_capacity;
 use crate::names::{ChunkHash, ObjectId, ScopeId};
-use crate::policy::Policy;
+use crate::policy::{Departure, Policy};
 use crate::slots::Slots;
 use crate::{effect::Outbox, fact::Fact};
 use objects::{Object, State};
@@ -138,16 +138,13 @@ impl L1 {
         }
         object.state = State::Resident;
         object.epoch = self.epochs.now;
-        let (bytes, key) = (object.aligned, Key { hash: object.hash, scope: object.scope });
+        let bytes = object.aligned;
         self.bytes.staged -= bytes;
         self.bytes.resident += bytes;
         self.staged -= 1;
         self.totals.committed += 1;
-        let tenant = self.scopes.tenant_of(key.scope);
-        self.policy.admit(id.0.index, key.scope, key.hash, tenant);
-        // The writer's pin holds it still: the policy learns of that before it is taken off.
-        self.policy.hold(id.0.index);
-        self.touch(id);
+        self.policy.commit(id.0.index);
+        self.warm(id);
         self.unpin(id);
         true
     }
@@ -166,11 +163,11 @@ impl L1 {
     fn give_up(&mut self, id: ObjectId) {
         self.totals.aborted += 1;
         self.staged -= 1;
-        self.condemn(id);
+        self.condemn(id, Departure::Forgotten);
     }
 
     /// Takes a key out of the index; the memory follows when the last pin ends.
-    pub(crate) fn condemn(&mut self, id: ObjectId) {
+    fn condemn(&mut self, id: ObjectId, how: Departure) {
         let object = self.objects.find_mut(id.0).expect("condemned once, while it exists");
         let was = object.state;
         assert!(was != State::Condemned, "an object is condemned once");
@@ -182,12 +179,10 @@ impl L1 {
         }
         match was {
             State::Staged => self.bytes.staged -= aligned,
-            State::Resident => {
-                self.bytes.resident -= aligned;
-                self.policy.remove(id.0.index);
-            }
+            State::Resident => self.bytes.resident -= aligned,
             State::Condemned => unreachable!("checked above"),
         }
+        self.policy.remove(id.0.index, how);
         self.bytes.condemned += aligned;
         self.condemned += 1;
         let removed = self.index.remove(&key);
@@ -252,37 +247,40 @@ impl L1 {
         if object.state != State::Resident {
             return;
         }
+        self.warm(id);
+        self.policy.touch(id.0.index);
+    }
+
+    /// The run it lies in was used last.
+    fn warm(&mut self, id: ObjectId) {
+        let object = self.objects.find(id.0).expect("warmed while it exists");
         self.stamp += 1;
         self.space.touch(&object.extent, self.stamp);
-        self.policy.touch(id.0.index);
     }
 
     pub fn evict(&mut self, id: ObjectId, why: Removal, out: &mut Outbox) {
         let mark = out.mark();
         self.push_key(id, out);
         self.totals.evicted += 1;
-        self.condemn(id);
+        let picked = matches!(why, Removal::Watermark | Removal::Pressure | Removal::Table);
+        self.condemn(id, if picked { Departure::Evicted } else { Departure::Forgotten });
         out.tell(Fact::Evicted { keys: out.keys_since(mark), why });
     }
 
-    /// The first or the last thing that holds an object. The state decides who must know.
+    /// The first thing that holds an object has come, or the last one has left.
     fn held_changed(&mut self, id: ObjectId, held: bool) {
         let object = self.objects.find_mut(id.0).expect("only live objects are held");
-        let resident = object.state == State::Resident;
         object.held = held;
         if held {
             self.space.hold(&object.extent);
+            self.policy.hold(id.0.index);
         } else {
             // A survivor of `clear` is as good as new.
             if !self.epochs.is_forced(object) {
                 object.epoch = self.epochs.now;
             }
             self.space.unhold(&object.extent);
-        }
-        match (resident, held) {
-            (true, true) => self.policy.hold(id.0.index),
-            (true, false) => self.policy.unhold(id.0.index),
-            (false, _) => {}
+            self.policy.unhold(id.0.index);
         }
     }
 

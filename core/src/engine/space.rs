@@ -272,13 +272,13 @@ impl Space {
         Ok(free + self.count_free(shape.blocks) * shape.slots as u64)
     }
 
-    /// Whether an empty and fully grown arena would hold such an object.
     /// The class that objects of this size belong to, where one is open.
     pub fn class_of(&self, bytes: u64) -> Option<ClassId> {
         let slot_bytes = self.check_size(bytes).ok()?;
         self.classes.find(slot_bytes).map(ClassId)
     }
 
+    /// Whether an empty and fully grown arena would hold such an object.
     pub fn can_fit_ever(&self, bytes: u64) -> bool {
         self.check_size(bytes).is_ok()
     }

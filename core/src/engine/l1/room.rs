@@ -10,6 +10,7 @@ use crate::effect::Outbox;
 use crate::engine::space::{Extent, NoSpace};
 use crate::fact::{NoRoom, Removal};
 use crate::names::ObjectId;
+use crate::policy::{Policy, PolicyKey};
 use alloc::vec::Vec;
 
 /// What came of asking for a slot.
@@ -58,6 +59,9 @@ impl L1 {
         self.index.insert(key, name.index);
         self.by_offset.insert(extent.offset, name.index);
         self.scopes.retain(key.scope);
+        let tenant = self.scopes.tenant_of(key.scope);
+        let policy_key = PolicyKey { scope: key.scope, hash: key.hash, tenant };
+        self.policy.reserve(name.index, &policy_key);
         self.bytes.staged += aligned;
         self.staged += 1;
         self.totals.reserved += 1;
@@ -124,7 +128,7 @@ impl L1 {
 
     /// Empties the coldest run of superblocks that would hold an object of this size.
     fn empty_window(&mut self, bytes: u64, out: &mut Outbox) -> bool {
-        if !self.policy.evicts() {
+        if matches!(self.policy, Policy::Noop) {
             return false;
         }
         let Some(window) = self.space.coldest_window(bytes) else { return false };
