@@ -20,7 +20,7 @@ pub mod turn;
 pub use alarms::Alarm;
 pub use status::Status;
 
-use crate::config::{Config, PoolKind, TransferModes};
+use crate::config::{Config, TransferModes};
 use crate::effect::{Answer, OperatorAnswer, Outbox, Refusal};
 use crate::event::{Ask, Event, Keys, OperatorAsk, Registration};
 use crate::fact::{Abort, Fact, Gauges, InstanceEnd, RequestFault};
@@ -233,41 +233,64 @@ impl Engine {
                 self.sessions.end(&mut turn, request, hashes);
                 out.answer(reply, Answer::None);
             }
-            Ask::PrepareStore { instance, keys } => {
-                match self.asker(reply, instance, &keys, "prepare_store", out) {
-                    Some(asker) => {
-                        let mut turn = turn!(self, left, out);
-                        self.copies.prepare_store(&mut turn, &asker, &keys);
-                    }
-                    None => out.answer(reply, Answer::NoContext),
-                }
-            }
-            Ask::CommitStore { instance, keys, inline_bytes } => {
-                self.commit_store(reply, instance, &keys, inline_bytes, &mut left, out);
-            }
-            Ask::PrepareRetrieve { instance, keys } => {
-                match self.asker(reply, instance, &keys, "prepare_retrieve", out) {
-                    Some(asker) => {
-                        let mut turn = turn!(self, left, out);
-                        let sessions = &mut self.sessions;
-                        self.copies.prepare_retrieve(&mut turn, sessions, &asker, &keys);
-                    }
-                    None => out.answer(reply, Answer::RetrieveMiss),
-                }
-            }
-            Ask::CommitRetrieve { instance, keys } => {
-                let asker = self.asker(reply, instance, &keys, "commit_retrieve", out);
-                if let Some(asker) = asker {
-                    let key = copies::pending_key(Kind::Retrieve, &asker, &keys);
-                    let mut turn = turn!(self, left, out);
-                    self.copies.commit_retrieve(&mut turn, key);
-                }
-                out.answer(reply, Answer::Bool(asker.is_some()));
-            }
+            Ask::PrepareStore { .. }
+            | Ask::CommitStore { .. }
+            | Ask::PrepareRetrieve { .. }
+            | Ask::CommitRetrieve { .. } => self.transfer(reply, &ask, budget, out),
             Ask::Clear { force } => {
                 self.clear(force, out);
                 out.answer(reply, Answer::None);
             }
+        }
+    }
+
+    /// The four transfer operations of an engine-driven client.
+    fn transfer(&mut self, reply: Reply, ask: &Ask<'_>, budget: &mut usize, out: &mut Outbox) {
+        let (instance, keys, operation, negative) = match ask {
+            Ask::PrepareStore { instance, keys } => {
+                (*instance, keys, "prepare_store", Answer::NoContext)
+            }
+            Ask::CommitStore { instance, keys, .. } => {
+                (*instance, keys, "commit_store", Answer::Bool(false))
+            }
+            Ask::PrepareRetrieve { instance, keys } => {
+                (*instance, keys, "prepare_retrieve", Answer::RetrieveMiss)
+            }
+            Ask::CommitRetrieve { instance, keys } => {
+                (*instance, keys, "commit_retrieve", Answer::Bool(false))
+            }
+            _ => unreachable!("the desk sends transfers only"),
+        };
+        let asker = match self.find_asker(reply, instance, keys, out) {
+            Ok(asker) => asker,
+            Err(fault) => {
+                out.tell(Fact::RequestFaulted { operation, fault });
+                return out.answer(reply, negative);
+            }
+        };
+        let mut left = *budget;
+        let mut turn = turn!(self, left, out);
+        match ask {
+            Ask::PrepareStore { .. } => self.copies.prepare_store(&mut turn, &asker, keys),
+            Ask::PrepareRetrieve { .. } => {
+                let sessions = &mut self.sessions;
+                self.copies.prepare_retrieve(&mut turn, sessions, &asker, keys);
+            }
+            Ask::CommitRetrieve { .. } => {
+                let key = copies::pending_key(Kind::Retrieve, &asker, keys);
+                self.copies.commit_retrieve(&mut turn, key);
+                out.answer(reply, Answer::Bool(true));
+            }
+            Ask::CommitStore { inline_bytes: 0, .. } => {
+                let key = copies::pending_key(Kind::Store, &asker, keys);
+                self.copies.commit_store(&mut turn, reply, key);
+                self.clients.has_mode(instance, Mode::SharedMemory);
+            }
+            Ask::CommitStore { .. } => {
+                self.copies.receive(&mut turn, &asker, keys);
+                self.clients.has_mode(instance, Mode::Inline);
+            }
+            _ => unreachable!("the desk sends transfers only"),
         }
     }
 
@@ -334,51 +357,7 @@ impl Engine {
         *budget = left;
     }
 
-    fn commit_store(
-        &mut self,
-        reply: Reply,
-        instance: InstanceId,
-        keys: &Keys<'_>,
-        inline_bytes: u64,
-        left: &mut usize,
-        out: &mut Outbox,
-    ) {
-        let Some(asker) = self.asker(reply, instance, keys, "commit_store", out) else {
-            return out.answer(reply, Answer::Bool(false));
-        };
-        let mode = if inline_bytes > 0 { Mode::Inline } else { Mode::SharedMemory };
-        let mut left = *left;
-        let mut turn = turn!(self, left, out);
-        if mode == Mode::Inline {
-            self.copies.receive(&mut turn, &asker, keys);
-        } else {
-            let key = copies::pending_key(Kind::Store, &asker, keys);
-            self.copies.commit_store(&mut turn, reply, key);
-        }
-        if self.config.pool == PoolKind::Shared
-            && let Some(instance) = self.clients.seen(self.now, instance)
-        {
-            instance.mode = mode;
-        }
-    }
-
     /// Who asks for a transfer: a registered instance, for its own model, as one of its ranks.
-    fn asker(
-        &mut self,
-        reply: Reply,
-        instance: InstanceId,
-        keys: &Keys<'_>,
-        operation: &'static str,
-        out: &mut Outbox,
-    ) -> Option<Asker> {
-        let fault = match self.find_asker(reply, instance, keys, out) {
-            Ok(asker) => return Some(asker),
-            Err(fault) => fault,
-        };
-        out.tell(Fact::RequestFaulted { operation, fault });
-        None
-    }
-
     fn find_asker(
         &mut self,
         reply: Reply,

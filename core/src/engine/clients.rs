@@ -179,6 +179,14 @@ impl Clients {
         Some(entry)
     }
 
+    /// An instance has shown how it moves its bytes.
+    pub fn has_mode(&mut self, instance: InstanceId, mode: Mode) {
+        let entry = self.index.get(&instance).and_then(|name| self.instances.find_mut(*name));
+        if let Some(entry) = entry {
+            entry.mode = mode;
+        }
+    }
+
     /// A silence alarm: the instance that is to be reaped, or none where it was heard of.
     pub fn silence(&mut self, turn: &mut Turn, name: SlotName) -> Option<InstanceId> {
         let entry = self.instances.find_mut(name)?;

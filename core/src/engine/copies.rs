@@ -5,15 +5,15 @@
 //! unregistered or reaped instance and a forced clear only *condemn* a reservation: its key is free
 //! for others at once, its memory is not.
 
-use crate::effect::{Answer, Effect, Slot, SlotRange};
+mod retrieve;
+mod store;
+
+use crate::effect::{Slot, SlotRange};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::jobs::Job;
-use crate::engine::l1::Key;
-use crate::engine::l1::room::Staged;
-use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
-use crate::event::{BodyOutcome, Keys};
-use crate::fact::{Abort, Fact, LeaseEnd, NoRoom};
+use crate::event::Keys;
+use crate::fact::{Abort, Fact};
 use crate::limits;
 use crate::names::{ArenaId, Place};
 use crate::names::{ChunkHash, Connection, InstanceId, Layout, ObjectId, Reply, ScopeId, Ticket};
@@ -114,173 +114,6 @@ impl Copies {
         }
     }
 
-    /// `prepare_store`: slots for what is not there yet, as long a prefix as fits.
-    pub fn prepare_store(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
-        if !asker.offers.0 {
-            turn.out.answer(asker.reply, Answer::NoContext);
-            return;
-        }
-        if self.copies.is_full() {
-            turn.out.answer(asker.reply, Answer::NoContext);
-            return;
-        }
-        let (copy, refused) = self.reserve(turn, asker, keys);
-        if copy.objects.is_empty() {
-            let answer = match refused {
-                Some(_) => Answer::NoContext,
-                None => Answer::StoreSlots { slots: SlotRange::default(), layout: asker.layout },
-            };
-            turn.out.answer(asker.reply, answer);
-            return;
-        }
-        let slots = self.list_slots(turn, &copy);
-        let name = self.admit_store(turn, copy);
-        let ticket = self.issue(Owner::ClientCopy(name));
-        self.copies.find_mut(name).expect("admitted above").lent = Some(ticket);
-        turn.out.answer(asker.reply, Answer::StoreSlots { slots, layout: asker.layout });
-    }
-
-    /// `commit_store` over shared memory: the client has written its slots.
-    pub fn commit_store(&mut self, turn: &mut Turn, reply: Reply, key: PendingKey) {
-        let Some(name) = self.oldest(&key) else {
-            turn.out.answer(reply, Answer::Bool(false));
-            return;
-        };
-        let whole = self.publish(turn, name, u32::MAX, Abort::ForcedClear);
-        turn.out.answer(reply, Answer::Bool(whole));
-    }
-
-    /// `commit_store` with its bytes in the message: they go into the pending reservation, or into
-    /// a new one.
-    pub fn receive(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
-        let key = pending_key(Kind::Store, asker, keys);
-        let pending = self.oldest(&key).filter(|name| {
-            self.copies.find(*name).is_some_and(|copy| !copy.condemned && copy.stream.is_none())
-        });
-        let name = match pending {
-            Some(name) => name,
-            None if self.copies.is_full() => {
-                turn.out.answer(asker.reply, Answer::Bool(false));
-                return;
-            }
-            None => {
-                let (copy, _) = self.reserve(turn, asker, keys);
-                self.admit_store(turn, copy)
-            }
-        };
-        let ticket = self.issue(Owner::Receive(name));
-        let copy = self.copies.find_mut(name).expect("found or admitted above");
-        copy.stream = Some(ticket);
-        copy.reply = Some(asker.reply);
-        let start = turn.out.slots.len() as u32;
-        let mut next = copy.chunks.iter().zip(&copy.objects).peekable();
-        for chunk in 0..keys.chunks().len() as u32 {
-            let ours = next.next_if(|(at, _)| **at == chunk).map(|(_, id)| *id);
-            let place = ours.and_then(|id| place_of(turn, id));
-            turn.out.slots.push(Slot { chunk, place });
-        }
-        let slots = SlotRange { start, end: turn.out.slots.len() as u32 };
-        let layout = asker.layout;
-        turn.out.effects.push(Effect::Receive { reply: asker.reply, ticket, slots, layout });
-    }
-
-    /// The body has ended: publish the chunks that came whole, and answer.
-    pub fn receive_ended(
-        &mut self,
-        turn: &mut Turn,
-        ticket: Ticket,
-        complete: u32,
-        outcome: BodyOutcome,
-    ) {
-        let Some(Owner::Receive(name)) = self.end_ticket(turn, ticket) else { return };
-        let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
-        copy.stream = None;
-        let reply = copy.reply.take();
-        let whole = outcome == BodyOutcome::Whole && !copy.short;
-        let published = self.publish(turn, name, complete, Abort::Body);
-        if let Some(reply) = reply {
-            turn.out.answer(reply, Answer::Bool(published && whole));
-        }
-    }
-
-    /// `prepare_retrieve`: every chunk of the range under the session's own leases, or a miss.
-    pub fn prepare_retrieve(
-        &mut self,
-        turn: &mut Turn,
-        sessions: &mut Sessions,
-        asker: &Asker,
-        keys: &Keys,
-    ) {
-        let chunks = keys.chunks();
-        if self.copies.is_full() || chunks.is_empty() {
-            turn.out.answer(asker.reply, Answer::RetrieveMiss);
-            return;
-        }
-        let objects = match sessions.consume(turn, keys, asker.scope, asker.row) {
-            Ok(objects) => objects,
-            Err(why) => {
-                let mark = turn.out.mark();
-                let scope = asker.scope;
-                let tenant = turn.l1.scopes.tenant_of(scope);
-                for chunk in chunks {
-                    let hash = keys.hashes[chunk as usize];
-                    let bytes = asker.bytes;
-                    turn.out.keys.push(crate::fact::FactKey { hash, bytes, scope, tenant });
-                }
-                let keys = turn.out.keys_since(mark);
-                turn.out.tell(Fact::ReadFailed { keys, why });
-                turn.out.answer(asker.reply, Answer::RetrieveMiss);
-                return;
-            }
-        };
-        turn.spend(objects.len());
-        let key = pending_key(Kind::Retrieve, asker, keys);
-        let mut copy = new_copy(turn, asker, key);
-        copy.chunks = (0..objects.len() as u32).collect();
-        copy.objects = objects;
-        let slots = self.list_slots(turn, &copy);
-        let (offers_slots, offers_payload) = asker.offers;
-        let name = self.admit(copy);
-        if offers_slots {
-            let ticket = self.issue(Owner::ClientCopy(name));
-            self.copies.find_mut(name).expect("admitted above").lent = Some(ticket);
-        }
-        let layout = asker.layout;
-        if !offers_payload {
-            turn.out.answer(asker.reply, Answer::RetrieveSlots { slots, layout });
-            return;
-        }
-        let ticket = self.issue(Owner::Send(name));
-        self.copies.find_mut(name).expect("admitted above").stream = Some(ticket);
-        turn.out.effects.push(Effect::Send {
-            reply: asker.reply,
-            ticket,
-            slots,
-            layout,
-            with_slots: offers_slots,
-        });
-    }
-
-    /// `commit_retrieve`: the client is done with its slots. Sent after a miss as well.
-    pub fn commit_retrieve(&mut self, turn: &mut Turn, key: PendingKey) {
-        let name = self.pending.get(&key).and_then(|names| {
-            let lent =
-                |name: &&SlotName| self.copies.find(**name).is_some_and(|c| c.lent.is_some());
-            names.iter().find(lent).copied()
-        });
-        if let Some(name) = name {
-            self.end_lent(name);
-            self.finish_read(turn, name);
-        }
-    }
-
-    /// The bytes of a `Send` have left, or never will.
-    pub fn send_ended(&mut self, turn: &mut Turn, ticket: Ticket) {
-        let Some(Owner::Send(name)) = self.end_ticket(turn, ticket) else { return };
-        self.copies.find_mut(name).expect("a ticket keeps its copy").stream = None;
-        self.finish_read(turn, name);
-    }
-
     /// End of stream: nothing is read or written over this connection any more.
     pub fn connection_ended(&mut self, turn: &mut Turn, connection: Connection) {
         let Some(names) = self.by_connection.get(&connection).cloned() else { return };
@@ -340,100 +173,6 @@ impl Copies {
         ended
     }
 
-    /// A new reservation for the absent chunks of a range: the longest prefix that fits.
-    fn reserve(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) -> (Copy, Option<NoRoom>) {
-        let mut copy = new_copy(turn, asker, pending_key(Kind::Store, asker, keys));
-        let mut refused = None;
-        let mut dropped = 0..0;
-        for chunk in keys.chunks() {
-            turn.spend(1);
-            let key = Key { hash: keys.hashes[chunk as usize], scope: asker.scope };
-            match turn.l1.stage(key, asker.bytes, turn.out) {
-                Staged::New(id) => {
-                    copy.objects.push(id);
-                    copy.chunks.push(chunk - keys.first_chunk);
-                }
-                Staged::Present => {}
-                Staged::NoRoom(why) => {
-                    refused = Some(why);
-                    dropped = chunk..keys.end_chunk;
-                }
-            }
-            if refused.is_some() {
-                break;
-            }
-        }
-        copy.short = refused.is_some();
-        if !copy.objects.is_empty() {
-            let mark = turn.out.mark();
-            copy.objects.iter().for_each(|id| turn.l1.push_key(*id, turn.out));
-            turn.out.tell(Fact::WriteReserved { keys: turn.out.keys_since(mark) });
-        }
-        if let Some(why) = refused {
-            let mark = turn.out.mark();
-            let (scope, bytes) = (asker.scope, asker.bytes);
-            let tenant = turn.l1.scopes.tenant_of(scope);
-            for chunk in dropped {
-                let hash = keys.hashes[chunk as usize];
-                turn.out.keys.push(crate::fact::FactKey { hash, bytes, scope, tenant });
-            }
-            turn.out.tell(Fact::WriteRefused { keys: turn.out.keys_since(mark), why });
-        }
-        (copy, refused)
-    }
-
-    /// Publishes the objects of chunks below `complete`, gives up the others, ends the copy.
-    /// True where every object became readable.
-    fn publish(
-        &mut self,
-        turn: &mut Turn,
-        name: SlotName,
-        complete: u32,
-        otherwise: Abort,
-    ) -> bool {
-        self.end_lent(name);
-        let copy = self.copies.find_mut(name).expect("found by its key or ticket");
-        let objects = core::mem::take(&mut copy.objects);
-        let chunks = core::mem::take(&mut copy.chunks);
-        let started = copy.started;
-        turn.spend(objects.len());
-        let (mark, mut bytes) = (turn.out.mark(), 0);
-        let mut failed = Vec::new();
-        // From the tail, so that the first chunk is the newest (spec/storage §3.2).
-        for (id, chunk) in objects.iter().zip(&chunks).rev() {
-            let before = turn.out.mark();
-            turn.l1.push_key(*id, turn.out);
-            if *chunk < complete && turn.l1.commit(*id) {
-                bytes += turn.out.keys.last().map_or(0, |key| key.bytes);
-            } else {
-                turn.out.keys.truncate(before as usize);
-                failed.push((*id, *chunk < complete));
-            }
-        }
-        let stored = turn.out.keys_since(mark);
-        if !stored.is_empty() {
-            turn.out.tell(Fact::WriteFinished { keys: stored });
-        }
-        let failures = failed.len() as u32;
-        let mark = turn.out.mark();
-        // A refused commit has ended its pin already.
-        for (id, _) in failed.into_iter().filter(|(_, tried)| !tried) {
-            turn.l1.condemn_staged(id, turn.out);
-            turn.l1.unpin(id);
-        }
-        let aborted = turn.out.keys_since(mark);
-        if !aborted.is_empty() {
-            turn.out.tell(Fact::WriteAborted { keys: aborted, why: otherwise });
-        }
-        turn.out.tell(Fact::StoreFinished { stored, failed: failures });
-        if !stored.is_empty() {
-            let took = turn.now - started;
-            turn.out.tell(Fact::Stored { keys: stored, bytes, took });
-        }
-        self.remove(turn, name);
-        failures == 0
-    }
-
     /// Frees the keys of a reservation; its memory stays with the client.
     fn condemn(&mut self, turn: &mut Turn, name: SlotName, why: Abort) {
         let copy = self.copies.find_mut(name).expect("condemned while it exists");
@@ -450,25 +189,6 @@ impl Copies {
         if !keys.is_empty() {
             turn.out.tell(Fact::WriteAborted { keys, why });
         }
-    }
-
-    /// A reader has ended one of its two tickets; with the last one the pins go.
-    fn finish_read(&mut self, turn: &mut Turn, name: SlotName) {
-        let copy = self.copies.find(name).expect("called while it exists");
-        if copy.lent.is_some() || copy.stream.is_some() {
-            return;
-        }
-        let (mark, started) = (turn.out.mark(), copy.started);
-        for id in &copy.objects {
-            turn.l1.push_key(*id, turn.out);
-        }
-        let keys = turn.out.keys_since(mark);
-        let bytes = keys.of(&turn.out.keys).iter().map(|key| key.bytes).sum();
-        if !keys.is_empty() {
-            turn.out.tell(Fact::ReadFinished { keys, why: LeaseEnd::Retrieved });
-            turn.out.tell(Fact::Retrieved { keys, bytes, took: turn.now - started });
-        }
-        self.end(turn, name, Ending::Unpin);
     }
 
     fn end(&mut self, turn: &mut Turn, name: SlotName, how: Ending) {

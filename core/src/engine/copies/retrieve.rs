@@ -1,0 +1,109 @@
+//! Retrieves: resident objects pinned for a reader, over shared memory or in the answer itself.
+
+use super::{Asker, Copies, Ending, Kind, Owner, PendingKey, new_copy, pending_key};
+use crate::effect::{Answer, Effect};
+use crate::engine::sessions::Sessions;
+use crate::engine::turn::Turn;
+use crate::event::Keys;
+use crate::fact::{Fact, FactKey, LeaseEnd};
+use crate::names::Ticket;
+use crate::slots::SlotName;
+
+impl Copies {
+    /// `prepare_retrieve`: every chunk of the range under the session's own leases, or a miss.
+    pub fn prepare_retrieve(
+        &mut self,
+        turn: &mut Turn,
+        sessions: &mut Sessions,
+        asker: &Asker,
+        keys: &Keys,
+    ) {
+        let chunks = keys.chunks();
+        if self.copies.is_full() || chunks.is_empty() {
+            turn.out.answer(asker.reply, Answer::RetrieveMiss);
+            return;
+        }
+        let objects = match sessions.consume(turn, keys, asker.scope, asker.row) {
+            Ok(objects) => objects,
+            Err(why) => {
+                let mark = turn.out.mark();
+                let scope = asker.scope;
+                let tenant = turn.l1.scopes.tenant_of(scope);
+                for chunk in chunks {
+                    let hash = keys.hashes[chunk as usize];
+                    let bytes = asker.bytes;
+                    turn.out.keys.push(FactKey { hash, bytes, scope, tenant });
+                }
+                let keys = turn.out.keys_since(mark);
+                turn.out.tell(Fact::ReadFailed { keys, why });
+                turn.out.answer(asker.reply, Answer::RetrieveMiss);
+                return;
+            }
+        };
+        turn.spend(objects.len());
+        let key = pending_key(Kind::Retrieve, asker, keys);
+        let mut copy = new_copy(turn, asker, key);
+        copy.chunks = (0..objects.len() as u32).collect();
+        copy.objects = objects;
+        let slots = self.list_slots(turn, &copy);
+        let (offers_slots, offers_payload) = asker.offers;
+        let name = self.admit(copy);
+        if offers_slots {
+            let ticket = self.issue(Owner::ClientCopy(name));
+            self.copies.find_mut(name).expect("admitted above").lent = Some(ticket);
+        }
+        let layout = asker.layout;
+        if !offers_payload {
+            turn.out.answer(asker.reply, Answer::RetrieveSlots { slots, layout });
+            return;
+        }
+        let ticket = self.issue(Owner::Send(name));
+        self.copies.find_mut(name).expect("admitted above").stream = Some(ticket);
+        turn.out.effects.push(Effect::Send {
+            reply: asker.reply,
+            ticket,
+            slots,
+            layout,
+            with_slots: offers_slots,
+        });
+    }
+
+    /// `commit_retrieve`: the client is done with its slots. Sent after a miss as well.
+    pub fn commit_retrieve(&mut self, turn: &mut Turn, key: PendingKey) {
+        let name = self.pending.get(&key).and_then(|names| {
+            let lent =
+                |name: &&SlotName| self.copies.find(**name).is_some_and(|c| c.lent.is_some());
+            names.iter().find(lent).copied()
+        });
+        if let Some(name) = name {
+            self.end_lent(name);
+            self.finish_read(turn, name);
+        }
+    }
+
+    /// The bytes of a `Send` have left, or never will.
+    pub fn send_ended(&mut self, turn: &mut Turn, ticket: Ticket) {
+        let Some(Owner::Send(name)) = self.end_ticket(turn, ticket) else { return };
+        self.copies.find_mut(name).expect("a ticket keeps its copy").stream = None;
+        self.finish_read(turn, name);
+    }
+
+    /// A reader has ended one of its two tickets; with the last one the pins go.
+    fn finish_read(&mut self, turn: &mut Turn, name: SlotName) {
+        let copy = self.copies.find(name).expect("called while it exists");
+        if copy.lent.is_some() || copy.stream.is_some() {
+            return;
+        }
+        let (mark, started) = (turn.out.mark(), copy.started);
+        for id in &copy.objects {
+            turn.l1.push_key(*id, turn.out);
+        }
+        let keys = turn.out.keys_since(mark);
+        let bytes = keys.of(&turn.out.keys).iter().map(|key| key.bytes).sum();
+        if !keys.is_empty() {
+            turn.out.tell(Fact::ReadFinished { keys, why: LeaseEnd::Retrieved });
+            turn.out.tell(Fact::Retrieved { keys, bytes, took: turn.now - started });
+        }
+        self.end(turn, name, Ending::Unpin);
+    }
+}

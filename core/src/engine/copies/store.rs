@@ -1,0 +1,197 @@
+//! Stores: slots lent to a writer, or a body received into them, and their publication.
+
+use super::{Asker, Copies, Copy, Kind, Owner, PendingKey, new_copy, pending_key, place_of};
+use crate::effect::{Answer, Effect, Slot, SlotRange};
+use crate::engine::l1::Key;
+use crate::engine::l1::room::Staged;
+use crate::engine::turn::Turn;
+use crate::event::{BodyOutcome, Keys};
+use crate::fact::{Abort, Fact, FactKey, NoRoom};
+use crate::names::{Reply, Ticket};
+use crate::slots::SlotName;
+use alloc::vec::Vec;
+
+impl Copies {
+    /// `prepare_store`: slots for what is not there yet, as long a prefix as fits.
+    pub fn prepare_store(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
+        if !asker.offers.0 {
+            turn.out.answer(asker.reply, Answer::NoContext);
+            return;
+        }
+        if self.copies.is_full() {
+            turn.out.answer(asker.reply, Answer::NoContext);
+            return;
+        }
+        let (copy, refused) = self.reserve(turn, asker, keys);
+        if copy.objects.is_empty() {
+            let answer = match refused {
+                Some(_) => Answer::NoContext,
+                None => Answer::StoreSlots { slots: SlotRange::default(), layout: asker.layout },
+            };
+            turn.out.answer(asker.reply, answer);
+            return;
+        }
+        let slots = self.list_slots(turn, &copy);
+        let name = self.admit_store(turn, copy);
+        let ticket = self.issue(Owner::ClientCopy(name));
+        self.copies.find_mut(name).expect("admitted above").lent = Some(ticket);
+        turn.out.answer(asker.reply, Answer::StoreSlots { slots, layout: asker.layout });
+    }
+
+    /// `commit_store` over shared memory: the client has written its slots.
+    pub fn commit_store(&mut self, turn: &mut Turn, reply: Reply, key: PendingKey) {
+        let Some(name) = self.oldest(&key) else {
+            turn.out.answer(reply, Answer::Bool(false));
+            return;
+        };
+        let whole = self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+        turn.out.answer(reply, Answer::Bool(whole));
+    }
+
+    /// `commit_store` with its bytes in the message: they go into the pending reservation, or into
+    /// a new one.
+    pub fn receive(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
+        let key = pending_key(Kind::Store, asker, keys);
+        let pending = self.oldest(&key).filter(|name| {
+            self.copies.find(*name).is_some_and(|copy| !copy.condemned && copy.stream.is_none())
+        });
+        let name = match pending {
+            Some(name) => name,
+            None if self.copies.is_full() => {
+                turn.out.answer(asker.reply, Answer::Bool(false));
+                return;
+            }
+            None => {
+                let (copy, _) = self.reserve(turn, asker, keys);
+                self.admit_store(turn, copy)
+            }
+        };
+        let ticket = self.issue(Owner::Receive(name));
+        let copy = self.copies.find_mut(name).expect("found or admitted above");
+        copy.stream = Some(ticket);
+        copy.reply = Some(asker.reply);
+        let start = turn.out.slots.len() as u32;
+        let mut next = copy.chunks.iter().zip(&copy.objects).peekable();
+        for chunk in 0..keys.chunks().len() as u32 {
+            let ours = next.next_if(|(at, _)| **at == chunk).map(|(_, id)| *id);
+            let place = ours.and_then(|id| place_of(turn, id));
+            turn.out.slots.push(Slot { chunk, place });
+        }
+        let slots = SlotRange { start, end: turn.out.slots.len() as u32 };
+        let layout = asker.layout;
+        turn.out.effects.push(Effect::Receive { reply: asker.reply, ticket, slots, layout });
+    }
+
+    /// The body has ended: publish the chunks that came whole, and answer.
+    pub fn receive_ended(
+        &mut self,
+        turn: &mut Turn,
+        ticket: Ticket,
+        complete: u32,
+        outcome: BodyOutcome,
+    ) {
+        let Some(Owner::Receive(name)) = self.end_ticket(turn, ticket) else { return };
+        let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
+        copy.stream = None;
+        let reply = copy.reply.take();
+        let whole = outcome == BodyOutcome::Whole && !copy.short;
+        let published = self.publish(turn, name, complete, Abort::Body);
+        if let Some(reply) = reply {
+            turn.out.answer(reply, Answer::Bool(published && whole));
+        }
+    }
+
+    /// A new reservation for the absent chunks of a range: the longest prefix that fits.
+    fn reserve(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) -> (Copy, Option<NoRoom>) {
+        let mut copy = new_copy(turn, asker, pending_key(Kind::Store, asker, keys));
+        let mut refused = None;
+        let mut dropped = 0..0;
+        for chunk in keys.chunks() {
+            turn.spend(1);
+            let key = Key { hash: keys.hashes[chunk as usize], scope: asker.scope };
+            match turn.l1.stage(key, asker.bytes, turn.out) {
+                Staged::New(id) => {
+                    copy.objects.push(id);
+                    copy.chunks.push(chunk - keys.first_chunk);
+                }
+                Staged::Present => {}
+                Staged::NoRoom(why) => {
+                    refused = Some(why);
+                    dropped = chunk..keys.end_chunk;
+                }
+            }
+            if refused.is_some() {
+                break;
+            }
+        }
+        copy.short = refused.is_some();
+        if !copy.objects.is_empty() {
+            let mark = turn.out.mark();
+            copy.objects.iter().for_each(|id| turn.l1.push_key(*id, turn.out));
+            turn.out.tell(Fact::WriteReserved { keys: turn.out.keys_since(mark) });
+        }
+        if let Some(why) = refused {
+            let mark = turn.out.mark();
+            let (scope, bytes) = (asker.scope, asker.bytes);
+            let tenant = turn.l1.scopes.tenant_of(scope);
+            for chunk in dropped {
+                let hash = keys.hashes[chunk as usize];
+                turn.out.keys.push(FactKey { hash, bytes, scope, tenant });
+            }
+            turn.out.tell(Fact::WriteRefused { keys: turn.out.keys_since(mark), why });
+        }
+        (copy, refused)
+    }
+
+    /// Publishes the objects of chunks below `complete`, gives up the others, ends the copy.
+    /// True where every object became readable.
+    fn publish(
+        &mut self,
+        turn: &mut Turn,
+        name: SlotName,
+        complete: u32,
+        otherwise: Abort,
+    ) -> bool {
+        self.end_lent(name);
+        let copy = self.copies.find_mut(name).expect("found by its key or ticket");
+        let objects = core::mem::take(&mut copy.objects);
+        let chunks = core::mem::take(&mut copy.chunks);
+        let started = copy.started;
+        turn.spend(objects.len());
+        let (mark, mut bytes) = (turn.out.mark(), 0);
+        let mut failed = Vec::new();
+        // From the tail, so that the first chunk is the newest (spec/storage §3.2).
+        for (id, chunk) in objects.iter().zip(&chunks).rev() {
+            let before = turn.out.mark();
+            turn.l1.push_key(*id, turn.out);
+            if *chunk < complete && turn.l1.commit(*id) {
+                bytes += turn.out.keys.last().map_or(0, |key| key.bytes);
+            } else {
+                turn.out.keys.truncate(before as usize);
+                failed.push((*id, *chunk < complete));
+            }
+        }
+        let stored = turn.out.keys_since(mark);
+        if !stored.is_empty() {
+            turn.out.tell(Fact::WriteFinished { keys: stored });
+        }
+        let failures = failed.len() as u32;
+        let mark = turn.out.mark();
+        // A refused commit has ended its pin already.
+        for (id, _) in failed.into_iter().filter(|(_, tried)| !tried) {
+            turn.l1.condemn_staged(id, turn.out);
+            turn.l1.unpin(id);
+        }
+        let aborted = turn.out.keys_since(mark);
+        if !aborted.is_empty() {
+            turn.out.tell(Fact::WriteAborted { keys: aborted, why: otherwise });
+        }
+        turn.out.tell(Fact::StoreFinished { stored, failed: failures });
+        if !stored.is_empty() {
+            let took = turn.now - started;
+            turn.out.tell(Fact::Stored { keys: stored, bytes, took });
+        }
+        self.remove(turn, name);
+        failures == 0
+    }
+}

@@ -1,0 +1,185 @@
+//! Every way in which a session gives back what it holds.
+
+use super::{Orphan, Phase, Sessions};
+use crate::engine::alarms::Alarm;
+use crate::engine::jobs::Job;
+use crate::engine::l1::leases::LeaseSet;
+use crate::engine::l1::{Found, Key};
+use crate::engine::turn::Turn;
+use crate::event::Keys;
+use crate::fact::{Fact, LeaseEnd};
+use crate::limits;
+use crate::names::ChunkHash;
+use crate::slots::SlotName;
+use crate::time::Duration;
+
+impl Sessions {
+    /// Gives back what is left of whole chunks in a range. False where the request holds nothing
+    /// under this key.
+    pub fn free(&mut self, turn: &mut Turn, keys: &Keys) -> bool {
+        let Some(name) = self.find(keys.request) else { return keys.chunks().is_empty() };
+        let session = self.sessions.find(name).expect("found above");
+        if !session.speaks_of(keys) {
+            return false;
+        }
+        if self.is_looking(name) {
+            return true;
+        }
+        self.take_result(turn, name);
+        let session = self.sessions.find(name).expect("found above");
+        let end = keys.end_chunk.min(session.hit);
+        self.free_some(turn, name, keys.first_chunk, end);
+        true
+    }
+
+    /// Frees chunks from `next` on; what does not fit this turn becomes a job.
+    pub fn free_some(&mut self, turn: &mut Turn, name: SlotName, next: u32, end: u32) {
+        let Some(session) = self.sessions.find_mut(name) else { return };
+        let rows = session.set.rows();
+        let mark = turn.out.mark();
+        let mut chunk = next;
+        while chunk < end && !turn.is_spent() {
+            for row in 0..rows {
+                turn.spend(1);
+                let at = (chunk * rows + row) as usize;
+                if let Some(object) = session.set.end_cell(turn.l1, at, LeaseEnd::Freed) {
+                    turn.l1.push_key(object, turn.out);
+                }
+            }
+            chunk += 1;
+        }
+        let keys = turn.out.keys_since(mark);
+        if !keys.is_empty() {
+            turn.out.tell(Fact::ReadFinished { keys, why: LeaseEnd::Freed });
+        }
+        if chunk < end {
+            turn.jobs.push(Job::FreeRange { session: name, next: chunk, end });
+        }
+    }
+
+    /// The scheduler is done with a request. Its leases linger; its result is gone.
+    pub fn end(&mut self, turn: &mut Turn, request: &str, hashes: &[ChunkHash]) {
+        let Some(name) = self.find(request) else { return };
+        self.touch_all(turn, name, hashes);
+        self.settle_untaken(name);
+        let unfinished = self.is_looking(name);
+        let session = self.sessions.find_mut(name).expect("found above");
+        session.hit = if unfinished { 0 } else { session.hit };
+        self.answer_waits(turn, name);
+        let session = self.sessions.find_mut(name).expect("found above");
+        if unfinished || session.set.units() == 0 {
+            self.end_now(turn, name, LeaseEnd::SessionEnded);
+            return;
+        }
+        session.phase = Phase::Lingering;
+        if let Some(timer) = session.lease_timer.take() {
+            turn.alarms.cancel(timer);
+        }
+        let at = turn.now + Duration::from_secs(limits::LINGER_SECS);
+        session.lease_timer = Some(turn.alarms.arm(at, Alarm::LeaseExpiry, name));
+    }
+
+    /// The read TTL of a set, or the linger after its session, has passed.
+    pub fn leases_expired(&mut self, turn: &mut Turn, name: SlotName) {
+        let Some(session) = self.sessions.find_mut(name) else { return };
+        session.lease_timer = None;
+        if let Phase::Lingering = session.phase {
+            self.end_now(turn, name, LeaseEnd::SessionEnded);
+            return;
+        }
+        let rows = session.set.rows();
+        let set = core::mem::replace(&mut session.set, LeaseSet::new(rows, 0));
+        self.orphan(turn, set, LeaseEnd::Expired);
+    }
+
+    /// An idle session has run out, or was used meanwhile and gets a new deadline.
+    pub fn idle(&mut self, turn: &mut Turn, name: SlotName) {
+        let Some(session) = self.sessions.find_mut(name) else { return };
+        session.idle_timer = None;
+        let until = session.last_used + turn.config.session_ttl;
+        if until > turn.now {
+            session.idle_timer = Some(turn.alarms.arm(until, Alarm::SessionExpiry, name));
+        } else {
+            self.end_now(turn, name, LeaseEnd::Expired);
+        }
+    }
+
+    /// Gives back cells of a set whose session is gone. True when none is left.
+    pub fn end_orphan(&mut self, turn: &mut Turn, name: SlotName) -> bool {
+        let Some(orphan) = self.orphans.find_mut(name) else { return true };
+        let mark = turn.out.mark();
+        while orphan.next < orphan.set.len() && !turn.is_spent() {
+            turn.spend(1);
+            if let Some(object) = orphan.set.end_cell(turn.l1, orphan.next, orphan.why) {
+                turn.l1.push_key(object, turn.out);
+            }
+            orphan.next += 1;
+        }
+        let keys = turn.out.keys_since(mark);
+        if !keys.is_empty() {
+            turn.out.tell(Fact::ReadFinished { keys, why: orphan.why });
+        }
+        let done = orphan.next == orphan.set.len();
+        if done {
+            self.cells -= orphan.set.len();
+            self.orphans.remove(name);
+        }
+        done
+    }
+
+    /// Removes a session; what its set still holds is given back, in slices if it is large.
+    pub(super) fn end_now(&mut self, turn: &mut Turn, name: SlotName, why: LeaseEnd) {
+        self.settle_untaken(name);
+        let looking = self.is_looking(name);
+        if looking {
+            let session = self.sessions.find_mut(name).expect("ended once");
+            session.hit = 0;
+        }
+        self.answer_waits(turn, name);
+        let session = self.sessions.remove(name).expect("ended once");
+        self.index.remove(&session.request);
+        for timer in [session.lease_timer, session.idle_timer].into_iter().flatten() {
+            turn.alarms.cancel(timer);
+        }
+        if let Some(tenant) = session.tenant {
+            turn.l1.scopes.release_tenant(tenant);
+        }
+        self.orphan(turn, session.set, why);
+    }
+
+    pub(super) fn orphan(&mut self, turn: &mut Turn, set: LeaseSet, why: LeaseEnd) {
+        if set.units() == 0 {
+            self.cells -= set.len();
+            return;
+        }
+        let orphan = Orphan { set, next: 0, why };
+        let name = self.orphans.insert(orphan).ok().expect("lookups stop while it is full");
+        if !self.end_orphan(turn, name) {
+            turn.jobs.push(Job::EndLeases { orphan: name });
+        }
+    }
+
+    /// Recency of every chunk of the request, tail first (spec/storage §3.2). Recency is worth one
+    /// turn at the most: a longer request is touched as far as that goes, from its tail.
+    pub(super) fn touch_all(&mut self, turn: &mut Turn, name: SlotName, hashes: &[ChunkHash]) {
+        let session = self.sessions.find(name).expect("touched while it exists");
+        let scopes = session.scopes.clone();
+        let mark = turn.out.mark();
+        for hash in hashes.iter().rev() {
+            for scope in scopes.iter().rev() {
+                if turn.is_spent() {
+                    break;
+                }
+                turn.spend(1);
+                if let Found::Resident(id) = turn.l1.find(&Key { hash: *hash, scope: *scope }) {
+                    turn.l1.touch(id);
+                    turn.l1.push_key(id, turn.out);
+                }
+            }
+        }
+        let keys = turn.out.keys_since(mark);
+        if !keys.is_empty() {
+            turn.out.tell(Fact::Accessed { keys });
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A lookup's result: handed out once, to a poll, a parked wait or a release.
+
+use super::{Phase, Sessions, Wait};
+use crate::effect::Answer;
+use crate::engine::alarms::Alarm;
+use crate::engine::turn::Turn;
+use crate::fact::Fact;
+use crate::names::Reply;
+use crate::slots::SlotName;
+use crate::time::Duration;
+use alloc::vec::Vec;
+
+impl Sessions {
+    pub fn query(&mut self, turn: &mut Turn, reply: Reply, request: &str) {
+        let answer = match self.find(request) {
+            None => Answer::Count(0),
+            Some(name) if self.is_looking(name) => Answer::None,
+            Some(name) => Answer::Count(self.take_result(turn, name)),
+        };
+        turn.out.answer(reply, answer);
+    }
+
+    pub fn wait(&mut self, turn: &mut Turn, reply: Reply, request: &str, wait: Duration) {
+        let looking = self.find(request).filter(|name| self.is_looking(*name));
+        let Some(session) = looking.filter(|_| !wait.is_zero() && !self.waits.is_full()) else {
+            return self.query(turn, reply, request);
+        };
+        let wait_of = Wait { session, reply, timer: None };
+        let name = self.waits.insert(wait_of).ok().expect("room was checked");
+        let timer = turn.alarms.arm(turn.now + wait, Alarm::WaitTimeout, name);
+        self.waits.find_mut(name).expect("inserted above").timer = Some(timer);
+        self.sessions.find_mut(session).expect("found above").waits.push(name);
+    }
+
+    /// A parked wait has run out: still loading.
+    pub fn wait_expired(&mut self, turn: &mut Turn, wait: SlotName) {
+        let Some(wait_of) = self.waits.remove(wait) else { return };
+        if let Some(session) = self.sessions.find_mut(wait_of.session) {
+            session.waits.retain(|other| *other != wait);
+        }
+        turn.out.answer(wait_of.reply, Answer::None);
+    }
+
+    /// Every parked wait gets an answer: the server goes down.
+    pub fn finish(&mut self, turn: &mut Turn) {
+        let parked: Vec<SlotName> = self.waits.iter().map(|(name, _)| name).collect();
+        for name in parked {
+            let wait = self.waits.remove(name).expect("listed above");
+            wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
+            if let Some(session) = self.sessions.find_mut(wait.session) {
+                session.waits.clear();
+            }
+            turn.out.answer(wait.reply, Answer::Count(0));
+        }
+    }
+
+    /// Hands the result out: once, then 0.
+    pub(super) fn take_result(&mut self, turn: &mut Turn, name: SlotName) -> u64 {
+        let session = self.sessions.find_mut(name).expect("found by the caller");
+        session.last_used = turn.now;
+        if session.taken || matches!(session.phase, Phase::Lingering) {
+            return 0;
+        }
+        session.taken = true;
+        self.untaken -= 1;
+        let fact = match (session.skipped, session.tenant) {
+            (Some(why), _) => {
+                let (model, salt) = (session.model.clone(), session.salt.clone());
+                Fact::LookupSkipped { model, salt, why }
+            }
+            (None, Some(tenant)) => Fact::LookupTaken {
+                tenant,
+                requested_chunks: session.requested,
+                hit_chunks: session.hit,
+                hit_keys: session.set.len() as u32,
+                stop: session.stop,
+            },
+            // Without a name left for the tenant there is no label to count it under.
+            (None, None) => return session.hit as u64,
+        };
+        let hit = session.hit as u64;
+        turn.out.tell(fact);
+        hit
+    }
+
+    /// A result that nobody will take any more.
+    pub(super) fn settle_untaken(&mut self, name: SlotName) {
+        let session = self.sessions.find_mut(name).expect("found by the caller");
+        if !session.taken {
+            session.taken = true;
+            self.untaken -= 1;
+        }
+    }
+
+    pub(super) fn answer_waits(&mut self, turn: &mut Turn, name: SlotName) {
+        let session = self.sessions.find_mut(name).expect("found by the caller");
+        for wait in core::mem::take(&mut session.waits) {
+            let wait = self.waits.remove(wait).expect("listed while it is parked");
+            wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
+            let hit = if self.is_looking(name) { 0 } else { self.take_result(turn, name) };
+            turn.out.answer(wait.reply, Answer::Count(hit));
+        }
+    }
+}
