@@ -167,7 +167,7 @@ impl Engine {
     /// Goes on with unfinished jobs as far as the budget reaches.
     fn work(&mut self, budget: &mut usize, out: &mut Outbox) {
         while *budget > 0 {
-            let Some(job) = self.jobs.next() else { return };
+            let Some(job) = self.jobs.take() else { return };
             let mut left = *budget - 1;
             let mut turn = turn!(self, left, out);
             let unfinished = match job.clone() {

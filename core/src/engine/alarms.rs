@@ -72,7 +72,7 @@ impl Alarms {
     pub fn arm(&mut self, at: Instant, alarm: Alarm, subject: SlotName) -> Timer {
         let tick = (at.0.div_ceil(1 << TICK_BITS)).max(self.elapsed + 1).min(TICK_MAX);
         let entry = Entry { tick, alarm, subject, prev: None, next: None, level: 0, slot: 0 };
-        let name = self.entries.insert(entry).ok().expect("limits give every owner its timers");
+        let name = self.entries.insert(entry).expect("limits give every owner its timers");
         self.link(name.index);
         Timer(name)
     }

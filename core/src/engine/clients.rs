@@ -114,7 +114,7 @@ impl Clients {
             pinged: false,
             timer: None,
         };
-        let name = self.instances.insert(instance).ok().expect("there is room, checked above");
+        let name = self.instances.insert(instance).expect("there is room, checked above");
         self.index.insert(registration.instance, name);
         self.told_set.remove(&registration.instance);
         layouts.retain(&model, registration.world_size, registration.layout);

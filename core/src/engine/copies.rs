@@ -213,7 +213,7 @@ impl Copies {
         copy.at_connection = of_connection.len() as u32;
         let of_instance = self.by_instance.entry(key.instance).or_default();
         copy.at_instance = of_instance.len() as u32;
-        let name = self.copies.insert(copy).ok().expect("the caller has looked for room");
+        let name = self.copies.insert(copy).expect("the caller has looked for room");
         of_connection.push(name);
         of_instance.push(name);
         self.pending.entry(key).or_default().push(name);
@@ -252,7 +252,7 @@ impl Copies {
     }
 
     fn issue(&mut self, owner: Owner) -> Ticket {
-        Ticket(self.tickets.insert(owner).ok().expect("two tickets per copy have room"))
+        Ticket(self.tickets.insert(owner).expect("two tickets per copy have room"))
     }
 
     /// A ticket that has ended before changes nothing and is counted.

@@ -45,7 +45,7 @@ impl Jobs {
         }
     }
 
-    pub fn next(&mut self) -> Option<Job> {
+    pub fn take(&mut self) -> Option<Job> {
         self.queue.pop_front()
     }
 

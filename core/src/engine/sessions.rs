@@ -125,7 +125,7 @@ impl Sessions {
         }
         self.untaken += 1;
         let request = session.request.clone();
-        let name = self.sessions.insert(session).ok().expect("there is room, checked above");
+        let name = self.sessions.insert(session).expect("there is room, checked above");
         self.index.insert(request, name);
         let at = turn.now + turn.config.session_ttl;
         let timer = turn.alarms.arm(at, Alarm::SessionExpiry, name);

@@ -153,7 +153,7 @@ impl Sessions {
             return;
         }
         let orphan = Orphan { set, next: 0, why };
-        let name = self.orphans.insert(orphan).ok().expect("lookups stop while it is full");
+        let name = self.orphans.insert(orphan).expect("lookups stop while it is full");
         if !self.end_orphan(turn, name) {
             turn.jobs.push(Job::EndLeases { orphan: name });
         }

@@ -26,7 +26,7 @@ impl Sessions {
             return self.query(turn, reply, request);
         };
         let wait_of = Wait { session, reply, timer: None };
-        let name = self.waits.insert(wait_of).ok().expect("room was checked");
+        let name = self.waits.insert(wait_of).expect("room was checked");
         let timer = turn.alarms.arm(turn.now + wait, Alarm::WaitTimeout, name);
         self.waits.find_mut(name).expect("inserted above").timer = Some(timer);
         self.sessions.find_mut(session).expect("found above").waits.push(name);
