@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod bits;
+pub mod chains;
 pub mod config;
 pub mod effect;
 pub mod engine;

@@ -84,16 +84,16 @@ impl Engine {
             let key = crate::engine::l1::Key { hash: object.hash, scope: object.scope };
             if object.state != State::Condemned {
                 indexed += 1;
-                let named = self.l1.index.get(&key) == Some(&name.index);
+                let named = self.l1.index_of(&key) == Some(name.index);
                 check(named, "I-4", "a live object is not the one under its key")?;
             }
             let scope = self.l1.scopes.key(object.scope);
             let fits = scope.layout.bytes() == Some(object.extent.bytes);
             check(fits, "I-5", "a slot does not have its layout's size")?;
-            let placed = self.l1.by_offset.get(&object.extent.offset) == Some(&name.index);
+            let placed = self.l1.object_at(object.extent.offset) == Some(ObjectId(name));
             check(placed, "I-17", "two objects at one offset")?;
         }
-        check(indexed == self.l1.index.len(), "I-4", "the index names objects that are gone")?;
+        check(indexed == self.l1.by_key.len(), "I-4", "the index names objects that are gone")?;
         check(self.l1.by_offset.len() == self.l1.objects.len(), "I-17", "offsets are stale")
     }
 

@@ -13,16 +13,17 @@ pub mod leases;
 pub mod objects;
 pub mod room;
 
-use crate::Map;
+use crate::SeededHash;
+use crate::chains::Chains;
 use crate::config::Config;
 use crate::engine::scopes::Scopes;
 use crate::engine::space::Space;
 use crate::fact::{FactKey, Removal};
-use crate::map_with_capacity;
 use crate::names::{ChunkHash, ObjectId, ScopeId};
 use crate::policy::{Departure, Policy};
 use crate::slots::Slots;
 use crate::{effect::Outbox, fact::Fact};
+use core::hash::BuildHasher;
 use objects::{Object, State};
 
 /// Everything of an object key: the scope holds model, salt, rank, group and layout.
@@ -67,9 +68,11 @@ pub struct L1 {
     pub(crate) space: Space,
     pub(crate) policy: Policy,
     pub(crate) objects: Slots<Object>,
-    pub(crate) index: Map<Key, u32>,
-    /// Object index by offset, to empty a window of the arena.
-    pub(crate) by_offset: Map<u64, u32>,
+    /// Staged and resident objects by key.
+    pub(crate) by_key: Chains,
+    /// All objects by offset, to empty a window of the arena.
+    pub(crate) by_offset: Chains,
+    hash: SeededHash,
     pub(crate) bytes: Bytes,
     pub(crate) totals: Totals,
     pub(crate) epochs: clear::Epochs,
@@ -88,8 +91,9 @@ impl L1 {
             space: Space::new(config.l1_bytes, config.l1_align_bytes),
             policy: Policy::new(config.policy, objects, config.seed),
             objects: Slots::with_limit(objects),
-            index: map_with_capacity(objects, config.seed ^ 2),
-            by_offset: map_with_capacity(objects, config.seed ^ 3),
+            by_key: Chains::with_limit(objects),
+            by_offset: Chains::with_limit(objects),
+            hash: SeededHash::new(config.seed ^ 2),
             bytes: Bytes::default(),
             totals: Totals::default(),
             epochs: clear::Epochs::default(),
@@ -107,7 +111,7 @@ impl L1 {
     }
 
     pub fn find(&self, key: &Key) -> Found {
-        let Some(&index) = self.index.get(key) else { return Found::Absent };
+        let Some(index) = self.index_of(key) else { return Found::Absent };
         let (name, object) = self.objects.at(index).expect("the index names live objects");
         match object.state {
             _ if self.epochs.is_dead(object) => Found::Absent,
@@ -115,6 +119,22 @@ impl L1 {
             State::Resident => Found::Resident(ObjectId(name)),
             State::Condemned => unreachable!("condemned objects have left the index"),
         }
+    }
+
+    /// The object under a key, dead ones included.
+    pub(crate) fn index_of(&self, key: &Key) -> Option<u32> {
+        self.by_key.find(self.hash.hash_one(key), |index| {
+            let (_, object) = self.objects.at(index).expect("the index names live objects");
+            object.hash == key.hash && object.scope == key.scope
+        })
+    }
+
+    /// The object at an offset of the arena.
+    pub(crate) fn object_at(&self, offset: u64) -> Option<ObjectId> {
+        let index = self.by_offset.find(self.hash.hash_one(offset), |index| {
+            self.objects.at(index).is_some_and(|(_, object)| object.extent.offset == offset)
+        });
+        Some(ObjectId(self.objects.at(index?)?.0))
     }
 
     /// The key of an object that can still be read.
@@ -185,8 +205,8 @@ impl L1 {
         self.policy.remove(id.0.index, how);
         self.bytes.condemned += aligned;
         self.condemned += 1;
-        let removed = self.index.remove(&key);
-        assert_eq!(removed, Some(id.0.index), "the index named this object");
+        let removed = self.by_key.remove(self.hash.hash_one(key), id.0.index);
+        assert!(removed, "the index named this object");
         self.free_if_unpinned(id);
     }
 
@@ -284,6 +304,12 @@ impl L1 {
         }
     }
 
+    /// Enters a new object into the two indices.
+    pub(crate) fn enter(&mut self, key: Key, offset: u64, index: u32) {
+        self.by_key.insert(self.hash.hash_one(key), index);
+        self.by_offset.insert(self.hash.hash_one(offset), index);
+    }
+
     fn free_if_unpinned(&mut self, id: ObjectId) {
         let object = self.objects.find(id.0).expect("freed once");
         assert!(object.state == State::Condemned, "only condemned objects are freed");
@@ -294,8 +320,8 @@ impl L1 {
         if object.held {
             self.space.unhold(&object.extent);
         }
+        self.by_offset.remove(self.hash.hash_one(object.extent.offset), id.0.index);
         self.space.release(object.extent);
-        self.by_offset.remove(&object.extent.offset);
         self.bytes.condemned -= object.aligned;
         self.condemned -= 1;
         self.scopes.release(object.scope);

@@ -29,7 +29,7 @@ impl L1 {
         if self.find(&key) != Found::Absent {
             return Staged::Present;
         }
-        if let Some(&index) = self.index.get(&key) {
+        if let Some(index) = self.index_of(&key) {
             let (name, _) = self.objects.at(index).expect("the index names live objects");
             self.bury(ObjectId(name), out);
         }
@@ -56,8 +56,7 @@ impl L1 {
             epoch: self.epochs.now,
         };
         let name = self.objects.insert(object).expect("the table has room, checked above");
-        self.index.insert(key, name.index);
-        self.by_offset.insert(extent.offset, name.index);
+        self.enter(key, extent.offset, name.index);
         self.scopes.retain(key.scope);
         let tenant = self.scopes.tenant_of(key.scope);
         let policy_key = PolicyKey { scope: key.scope, hash: key.hash, tenant };
@@ -121,11 +120,6 @@ impl L1 {
         true
     }
 
-    fn object_at(&self, offset: u64) -> ObjectId {
-        let index = *self.by_offset.get(&offset).expect("every extent has its object");
-        ObjectId(self.objects.at(index).expect("an extent's object is alive").0)
-    }
-
     /// Empties the coldest run of superblocks that would hold an object of this size.
     fn empty_window(&mut self, bytes: u64, out: &mut Outbox) -> bool {
         if matches!(self.policy, Policy::Noop) {
@@ -134,7 +128,8 @@ impl L1 {
         let Some(window) = self.space.coldest_window(bytes) else { return false };
         let victims: Vec<u64> = self.space.occupied_in(window).collect();
         for offset in victims {
-            self.evict(self.object_at(offset), Removal::Pressure, out);
+            let id = self.object_at(offset).expect("every extent has its object");
+            self.evict(id, Removal::Pressure, out);
         }
         true
     }
