@@ -111,8 +111,11 @@ impl L1 {
             candidate = self.policy.next_after(index);
         }
         let Some(run) = self.space.coldest_run(bytes) else { return false };
-        let mut objects = self.space.occupied(run).filter_map(|offset| self.object_at(offset));
-        let victim = objects.find(|id| self.objects.find(id.0).is_some_and(|object| !object.held));
+        let victim = self
+            .space
+            .occupied(run)
+            .filter_map(|offset| self.object_at(offset))
+            .find(|id| self.objects.find(id.0).is_some_and(|object| !object.held));
         let Some(victim) = victim else { return false };
         self.evict(victim, Removal::Pressure, out);
         true
