@@ -1,5 +1,6 @@
 //! What a run is a function of, beside its events (design P6).
 
+use crate::limits;
 use crate::time::Duration;
 use alloc::string::String;
 
@@ -36,6 +37,34 @@ pub enum TransferModes {
     ServerDriven,
 }
 
+/// Bounds of the engine's tables. Production uses the defaults from `limits.rs`; simulation and
+/// tests choose small ones, so that full tables and work over several turns are met often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Cells that one `handle` may visit.
+    pub work_units: usize,
+    pub sessions: usize,
+    pub lease_cells: usize,
+    pub instances: usize,
+    pub told: usize,
+    pub tickets: usize,
+    pub waits: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            work_units: limits::WORK_UNITS,
+            sessions: limits::SESSIONS_MAX,
+            lease_cells: limits::LEASE_CELLS_MAX,
+            instances: limits::INSTANCES_MAX,
+            told: limits::TOLD_MAX,
+            tickets: limits::TICKETS_MAX,
+            waits: limits::WAITS_MAX,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub chunk_size: u32,
@@ -68,6 +97,7 @@ pub struct Config {
     pub wall_nanos: u64,
     /// `--instance-id`, shown in `target_info`.
     pub server_id: String,
+    pub limits: Limits,
 }
 
 impl Default for Config {
@@ -93,6 +123,7 @@ impl Default for Config {
             incarnation: 1,
             wall_nanos: 0,
             server_id: String::new(),
+            limits: Limits::default(),
         }
     }
 }

@@ -78,16 +78,13 @@ impl Engine {
             panic!("{} {}", error.field, error.rule);
         }
         let seed = config.seed;
-        let timers = 2 * limits::SESSIONS_MAX
-            + limits::TICKETS_MAX
-            + limits::WAITS_MAX
-            + limits::INSTANCES_MAX
-            + 2;
+        let limits = config.limits;
+        let timers = 2 * limits.sessions + limits.tickets + limits.waits + limits.instances + 2;
         let mut engine = Engine {
             l1: L1::new(&config),
-            sessions: Sessions::new(seed),
-            copies: Copies::new(seed),
-            clients: Clients::new(seed),
+            sessions: Sessions::new(&limits, seed),
+            copies: Copies::new(&limits, seed),
+            clients: Clients::new(&limits, seed),
             layouts: Layouts::new(seed),
             quota: Quota::default(),
             alarms: alarms::Alarms::with_limit(timers),
@@ -104,7 +101,7 @@ impl Engine {
     pub fn handle(&mut self, now: Instant, event: Event<'_>, out: &mut Outbox) {
         assert!(now >= self.now, "clock went back: {now:?} after {:?}", self.now);
         self.now = now;
-        let mut budget = limits::WORK_UNITS;
+        let mut budget = self.config.limits.work_units;
         match event {
             Event::Tick => self.tick(&mut budget, out),
             Event::Asked { reply, ask } => self.ask(reply, ask, &mut budget, out),
@@ -420,7 +417,7 @@ impl Engine {
     /// The server goes down: every parked request gets its answer.
     pub fn finish(&mut self, now: Instant, out: &mut Outbox) {
         self.now = self.now.max(now);
-        let mut budget = limits::WORK_UNITS;
+        let mut budget = self.config.limits.work_units;
         let mut turn = turn!(self, budget, out);
         self.sessions.finish(&mut turn);
     }

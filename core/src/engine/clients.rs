@@ -3,13 +3,13 @@
 //! The invariant: an instance is in the table exactly while its layout is counted in `layouts`; a
 //! transfer of an instance that is not in the table is refused at once.
 
-use crate::config::PoolKind;
+use crate::config::{Limits, PoolKind};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::layouts::Layouts;
 use crate::engine::turn::Turn;
 use crate::event::Registration;
 use crate::fact::{Fact, InstanceEnd};
-use crate::limits;
+
 use crate::names::{InstanceId, Layout};
 use crate::slots::{SlotName, Slots};
 use crate::time::Instant;
@@ -72,12 +72,12 @@ pub enum Registered {
 }
 
 impl Clients {
-    pub fn new(seed: u64) -> Clients {
+    pub fn new(limits: &Limits, seed: u64) -> Clients {
         Clients {
-            instances: Slots::with_limit(limits::INSTANCES_MAX),
-            index: map_with_capacity(limits::INSTANCES_MAX, seed ^ 8),
-            told: VecDeque::with_capacity(limits::TOLD_MAX),
-            told_set: map_with_capacity(limits::TOLD_MAX, seed ^ 9),
+            instances: Slots::with_limit(limits.instances),
+            index: map_with_capacity(limits.instances, seed ^ 8),
+            told: VecDeque::with_capacity(limits.told),
+            told_set: map_with_capacity(limits.told, seed ^ 9),
         }
     }
 
@@ -161,7 +161,7 @@ impl Clients {
         if self.told_set.contains_key(&instance) {
             return true;
         }
-        while self.told.len() >= limits::TOLD_MAX {
+        while self.told.len() >= turn.config.limits.told {
             let oldest = self.told.pop_front().expect("it is full, so not empty");
             self.told_set.remove(&oldest);
         }

@@ -8,13 +8,13 @@
 mod retrieve;
 mod store;
 
+use crate::config::Limits;
 use crate::effect::{Slot, SlotRange};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::jobs::Job;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{Abort, Fact};
-use crate::limits;
 use crate::names::{ArenaId, Place};
 use crate::names::{ChunkHash, Connection, InstanceId, Layout, ObjectId, Reply, ScopeId, Ticket};
 use crate::slots::{SlotName, Slots};
@@ -103,13 +103,13 @@ pub struct Copies {
 }
 
 impl Copies {
-    pub fn new(seed: u64) -> Copies {
+    pub fn new(limits: &Limits, seed: u64) -> Copies {
         Copies {
-            copies: Slots::with_limit(limits::TICKETS_MAX),
-            tickets: Slots::with_limit(2 * limits::TICKETS_MAX),
-            pending: map_with_capacity(limits::TICKETS_MAX, seed ^ 4),
-            by_connection: map_with_capacity(limits::CONNECTIONS_MAX, seed ^ 5),
-            by_instance: map_with_capacity(limits::INSTANCES_MAX, seed ^ 6),
+            copies: Slots::with_limit(limits.tickets),
+            tickets: Slots::with_limit(2 * limits.tickets),
+            pending: map_with_capacity(limits.tickets, seed ^ 4),
+            by_connection: map_with_capacity(crate::limits::CONNECTIONS_MAX, seed ^ 5),
+            by_instance: map_with_capacity(limits.instances, seed ^ 6),
             stale_endings: 0,
         }
     }

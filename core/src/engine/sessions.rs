@@ -9,6 +9,7 @@ mod look;
 mod results;
 
 use crate::Map;
+use crate::config::Limits;
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::fold::{Fold, Window};
 use crate::engine::jobs::Job;
@@ -17,7 +18,6 @@ use crate::engine::scopes::ScopeKey;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{EarlyExit, Fact, LeaseEnd, LookupStop, ReadFailure};
-use crate::limits;
 use crate::map_with_capacity;
 use crate::names::{ChunkHash, KvRank, Layout, ObjectId, Reply, ScopeId, TenantId};
 use crate::slots::{SlotName, Slots};
@@ -95,12 +95,12 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    pub fn new(seed: u64) -> Sessions {
+    pub fn new(limits: &Limits, seed: u64) -> Sessions {
         Sessions {
-            sessions: Slots::with_limit(limits::SESSIONS_MAX),
-            index: map_with_capacity(limits::SESSIONS_MAX, seed ^ 7),
-            waits: Slots::with_limit(limits::WAITS_MAX),
-            orphans: Slots::with_limit(limits::SESSIONS_MAX),
+            sessions: Slots::with_limit(limits.sessions),
+            index: map_with_capacity(limits.sessions, seed ^ 7),
+            waits: Slots::with_limit(limits.waits),
+            orphans: Slots::with_limit(limits.sessions),
             cells: 0,
             untaken: 0,
         }
@@ -160,7 +160,7 @@ impl Sessions {
             session.stop = if nobody { LookupStop::Absent } else { LookupStop::RankMissing };
             return;
         }
-        let room = (limits::LEASE_CELLS_MAX - self.cells) / rows as usize;
+        let room = (turn.config.limits.lease_cells - self.cells) / rows as usize;
         session.reach = session.requested.min(room as u32);
         let fold = Fold::new((0..rows).map(|_| Window::None));
         session.set = LeaseSet::new(rows, 0);
