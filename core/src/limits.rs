@@ -72,6 +72,13 @@ pub const SIZE_CLASSES_MAX: usize = 256;
 /// The arena is grown in steps of this size.
 pub const GROW_STEP_BYTES: u64 = 64 << 20;
 
+/// Sampled chunks whose life in L1 is followed (spec/metrics §3.2).
+pub const LIFECYCLE_KEYS_MAX: usize = 100_000;
+/// Sampled chunks remembered after they left L1, each for 300 s.
+pub const EVICTED_KEYS_MAX: usize = 100_000;
+/// Sampled chunks whose reuse over all tiers is followed (spec/metrics §3.4).
+pub const REUSE_KEYS_MAX: usize = 100_000;
+
 /// Facts in the lane to telemetry.
 pub const FACT_LANE_BATCHES: usize = 1024;
 
