@@ -192,7 +192,7 @@ fn f41_capacity_used_held_and_in_flight_are_apart() {
         tickets: 7,
         lease_units: 9,
     };
-    bench.tell(Fact::Gauges(Box::new(Gauges::default())), &[]);
+    bench.tell(Fact::Gauges(Box::default()), &[]);
     let place = [("backend", "dram"), ("l1_tag", "_default")];
     assert_eq!(bench.number("lmcache_mp_l1_usage_ratio", &place), 0.0);
     bench.tell(Fact::Gauges(Box::new(gauges)), &[]);
