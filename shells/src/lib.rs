@@ -1,1 +1,3 @@
-//! placeholder
+//! The binary: sockets, files, clocks and threads around the core.
+
+pub mod telemetry;
