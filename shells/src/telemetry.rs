@@ -89,6 +89,11 @@ impl Telemetry {
     pub fn page(&self, bus: BusGauges) -> String {
         self.scraper.page(bus)
     }
+
+    /// Bytes of everything that telemetry remembers, when full: for `--print-memory`.
+    pub fn memory_bytes_max() -> u64 {
+        Fold::memory_bytes_max() + sdk::memory_bytes_max()
+    }
 }
 
 impl Scraper {
@@ -197,6 +202,13 @@ mod tests {
         let page = std::thread::spawn(move || scraper.page(BusGauges::default()));
         let page = page.join().expect("a scrape does not panic");
         assert_eq!(lines(&page, "kvtide_"), ["kvtide_stale_endings_total 2.0"]);
+    }
+
+    #[test]
+    fn what_is_remembered_is_counted() {
+        let bytes = Telemetry::memory_bytes_max();
+        assert!(bytes > Fold::memory_bytes_max());
+        assert!(bytes < 256 << 20, "{bytes}");
     }
 
     #[test]

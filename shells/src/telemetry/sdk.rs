@@ -1,6 +1,7 @@
 //! The OpenTelemetry SDK, one instrument per row of the table. Its types appear here and in
 //! `encode`, nowhere else: it changes every few months.
 
+use kvtide_core::limits::{MODEL_BYTES_MAX, SALT_CHARS_MAX, TENANTS_MAX};
 use kvtide_core::metrics::{Kind, Measurement, TABLE, Text, Value};
 use opentelemetry::metrics::{Counter, Gauge, Histogram, MeterProvider};
 use opentelemetry::{KeyValue, StringValue};
@@ -93,6 +94,28 @@ impl Sdk {
         Ok(collected)
     }
 }
+
+/// Bytes of all series when every row is full, names included. The SDK tells no sizes: a counted
+/// estimate, from above.
+pub(super) fn memory_bytes_max() -> u64 {
+    let bytes = TABLE.iter().map(|row| {
+        // The SDK sizes its map for the bound at once, and keeps one place in eight free.
+        let places = ((row.series_max + 1) * 8 / 7).next_power_of_two();
+        let buckets = match row.kind {
+            Kind::Histogram(bounds) => (bounds.len() + 1) * 2 * size_of::<u64>(),
+            Kind::Counter | Kind::Gauge => 0,
+        };
+        let labels = row.labels.len() * size_of::<KeyValue>();
+        places * PLACE_BYTES + row.series_max * (labels + buckets + SERIES_BYTES)
+    });
+    let skipped_names = TENANTS_MAX * (MODEL_BYTES_MAX + 4 * SALT_CHARS_MAX);
+    (bytes.sum::<usize>() + skipped_names) as u64
+}
+
+/// A list of labels, a pointer and a control byte.
+const PLACE_BYTES: usize = size_of::<Vec<KeyValue>>() + size_of::<usize>() + 1;
+/// Counts, flags, locks and what the allocator adds.
+const SERIES_BYTES: usize = 256;
 
 fn string_value(text: &Text) -> StringValue {
     match text {

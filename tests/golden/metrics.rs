@@ -1,0 +1,211 @@
+//! Our pages against the peer's own (spec/metrics §10): its events are told as our facts, once to
+//! the pure aggregator and once to the SDK and our encoder. Only rows that this server serves are
+//! compared; each scene says which.
+
+#[path = "metrics_page.rs"]
+mod page;
+#[path = "metrics_random.rs"]
+mod random;
+#[path = "metrics_replay.rs"]
+mod replay;
+#[path = "metrics_rows.rs"]
+mod rows;
+
+use kvtide::telemetry::{BusGauges, FactBatch, Telemetry, TelemetryConfig};
+use kvtide_core::metrics::aggregate::Aggregate;
+use kvtide_core::metrics::{Fold, FoldConfig, SampleRate};
+use page::{Labels, ReadPage, assert_same, read};
+use replay::{CHUNK_SIZE, replay};
+
+const FOLD: FoldConfig =
+    FoldConfig { chunk_size: CHUNK_SIZE, sample_rate: SampleRate::ALL, seed: 7 };
+
+fn telemetry() -> Telemetry {
+    Telemetry::new(TelemetryConfig { fold: FOLD, instance_id: "golden-instance".into() })
+}
+
+/// The page of the SDK and our encoder, read strictly.
+fn sdk_page(batches: &[FactBatch]) -> ReadPage {
+    let mut telemetry = telemetry();
+    batches.iter().for_each(|batch| telemetry.take(batch));
+    read(&telemetry.page(BusGauges::default()), true).expect("our page is a page")
+}
+
+/// The page of the pure aggregator, read strictly.
+fn pure_page(batches: &[FactBatch]) -> ReadPage {
+    let mut fold = Fold::new(FOLD);
+    let mut sums = Aggregate::default();
+    for batch in batches {
+        for fact in &batch.facts {
+            let mut measurements = Vec::new();
+            fold.fold(batch.at, fact, &batch.keys, &mut measurements);
+            measurements.iter().for_each(|one| sums.record(one));
+        }
+    }
+    match sums.page().render().as_str() {
+        "" => ReadPage::default(),
+        text => read(text, true).expect("our page is a page"),
+    }
+}
+
+struct Scene {
+    events: serde_json::Value,
+    page: ReadPage,
+}
+
+impl Scene {
+    fn load(events: &str, page: &str) -> Scene {
+        Scene {
+            events: serde_json::from_str(events).expect("the scene is JSON"),
+            page: read(page, false).expect("the peer's page is a page"),
+        }
+    }
+
+    /// Compares what `wanted` wants of both our pages with the peer's.
+    fn check(&self, what: &str, wanted: impl Fn(&str, &Labels) -> bool) {
+        let batches = replay(&self.events, "_default");
+        let theirs = self.page.filtered(&wanted);
+        assert!(!theirs.samples.is_empty(), "{what} compares something");
+        assert_same(&pure_page(&batches).filtered(&wanted), &theirs, what);
+        assert_same(&sdk_page(&batches).filtered(&wanted), &theirs, what);
+    }
+}
+
+macro_rules! scene {
+    ($name:literal) => {
+        Scene::load(
+            include_str!(concat!("metrics/", $name, ".json")),
+            include_str!(concat!("metrics/", $name, ".txt")),
+        )
+    };
+}
+
+/// Rows 1 to 9.
+const L1_FAMILIES: [&str; 9] = [
+    "lmcache_mp_l1_read_chunks_total",
+    "lmcache_mp_l1_write_chunks_total",
+    "lmcache_mp_l1_evicted_chunks_total",
+    "lmcache_mp_l1_eviction_loop_ticks_total",
+    "lmcache_mp_l1_eviction_loop_triggered_total",
+    "lmcache_mp_l1_chunk_lifetime_seconds",
+    "lmcache_mp_l1_chunk_idle_before_evict_seconds",
+    "lmcache_mp_l1_chunk_reuse_gap_seconds",
+    "lmcache_mp_l1_chunk_evict_reuse_gap_seconds",
+];
+
+/// Rows 1 to 9 of the L1 that bears `tag`. Rows 4 and 5 bear none.
+fn of_l1(tag: &str) -> impl Fn(&str, &Labels) -> bool {
+    move |family, labels| {
+        let without = family.contains("_eviction_loop_");
+        L1_FAMILIES.contains(&family)
+            && (without || labels.get("l1_tag").is_some_and(|own| own == tag))
+    }
+}
+
+#[test]
+fn golden_00_idle() {
+    let scene = scene!("00_no_events");
+    let ours = sdk_page(&replay(&scene.events, "_default"));
+    let plain = |page: &ReadPage| {
+        // Process series are not in the goldens, and the SDK names itself.
+        let mut page = page.filtered(|family, _| !family.starts_with("process_"));
+        page.samples = page
+            .samples
+            .into_iter()
+            .map(|((name, mut labels), value)| {
+                labels.retain(|label, _| !label.starts_with("telemetry_sdk_"));
+                ((name, labels), value)
+            })
+            .collect();
+        page
+    };
+    assert_same(&plain(&ours), &plain(&scene.page), "00");
+}
+
+#[test]
+fn golden_01_l1_counters() {
+    scene!("01_l1_counters").check("01", of_l1("_default"));
+}
+
+#[test]
+fn golden_02_l1_lifecycle() {
+    let scene = scene!("02_l1_lifecycle");
+    scene.check("02", of_l1("_default"));
+
+    // The peer's second L1 in this scene: a server of its own for us, under the peer's name for it.
+    let mut ours = pure_page(&replay(&scene.events, "fast"));
+    ours.samples = ours
+        .samples
+        .into_iter()
+        .map(|((name, mut labels), value)| {
+            labels.entry("l1_tag".into()).and_modify(|tag| *tag = "fast".into());
+            ((name, labels), value)
+        })
+        .collect();
+    let wanted = of_l1("fast");
+    assert_same(&ours.filtered(&wanted), &scene.page.filtered(&wanted), "02, the second L1");
+}
+
+#[test]
+fn golden_03_reuse() {
+    scene!("03_sm_reuse").check("03", |family, _| family.contains("_real_reuse_gap"));
+}
+
+#[test]
+fn golden_05_failures() {
+    scene!("05_failures").check("05", |family, labels| {
+        family == "lmcache_mp_l1_allocation_failure_chunks_total"
+            || family == "lmcache_mp_l1_read_failure_chunks_total"
+                && labels["during"] == "l1_retrieve"
+    });
+}
+
+#[test]
+fn golden_06_lookup() {
+    let scene = scene!("06_lookup");
+    // A lookup without names is an older client's event, not one of ours.
+    let named = |labels: &Labels| labels.contains_key("model_name");
+    scene.check("06", |family, labels| {
+        let ours = [
+            "lmcache_mp_lookup_requested_tokens_total",
+            "lmcache_mp_lookup_hit_tokens_total",
+            "lmcache_mp_lookups_requests_total",
+            "lmcache_mp_lookup_early_exit_requests_total",
+        ];
+        ours.contains(&family) && named(labels)
+    });
+
+    // Without a second tier all of a hit is in L1: the parts differ, the series and sums do not.
+    let batches = replay(&scene.events, "_default");
+    for unit in ["tokens", "keys"] {
+        let parts = [1, 2].map(|tier| format!("lmcache_mp_lookup_hit_l{tier}_{unit}_total"));
+        let wanted = |family: &str, labels: &Labels| {
+            parts.iter().any(|part| part == family) && named(labels)
+        };
+        let theirs = scene.page.filtered(wanted);
+        for ours in [pure_page(&batches), sdk_page(&batches)] {
+            let ours = ours.filtered(wanted);
+            assert_eq!(ours.types, theirs.types);
+            assert!(ours.samples.keys().eq(theirs.samples.keys()));
+            for (_, labels) in theirs.samples.keys() {
+                let sum = |page: &ReadPage| -> f64 {
+                    parts.iter().map(|part| page.samples[&(part.clone(), labels.clone())]).sum()
+                };
+                assert_eq!(sum(&ours), sum(&theirs), "{unit} {labels:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn golden_14_gauges() {
+    scene!("14_gauges").check("14", |family, _| {
+        [
+            "lmcache_mp_active_prefetch_jobs",
+            "lmcache_mp_l1_memory_usage_bytes",
+            "lmcache_mp_l1_usage_ratio",
+            "lmcache_mp_l1_staging_bytes",
+        ]
+        .contains(&family)
+    });
+}
