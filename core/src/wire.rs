@@ -4,6 +4,8 @@
 //! `effect` and `names`, and nothing of the engine. Its one invariant: no input makes it panic, and
 //! no number that a peer sent sizes an allocation before the bytes it speaks of are there.
 
+pub mod answer;
+pub mod client;
 pub mod descriptor;
 pub mod fields;
 pub mod msgpack;

@@ -409,3 +409,166 @@ fn missing(field: &'static str) -> DescriptorFault {
 }
 
 const DEVICE_CODE: i8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    struct Sample {
+        kind: &'static str,
+        version: i64,
+        fields: Vec<(&'static str, Vec<u8>)>,
+        dtype: &'static str,
+        shape: Vec<i64>,
+        stride: Vec<i64>,
+        offset: i64,
+    }
+
+    fn value(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut Writer::new(&mut out));
+        out
+    }
+
+    fn cpu(bytes: u64) -> Sample {
+        Sample {
+            kind: "cpu_shm",
+            version: 1,
+            fields: Vec::from([
+                ("shm_name", value(|w| w.str("/lmcache_kv_1_0"))),
+                ("nbytes", value(|w| w.u64(bytes))),
+            ]),
+            dtype: "bfloat16",
+            shape: Vec::from([2, 8, 4]),
+            stride: Vec::from([32, 4, 1]),
+            offset: 0,
+        }
+    }
+
+    fn cuda(memory: &[u8]) -> Sample {
+        let handle = value(|w| {
+            w.array(8);
+            w.i64(3);
+            w.bin(memory);
+            w.u64(4096);
+            w.u64(512);
+            w.bin(b"/torch_1_2_3");
+            w.u64(7);
+            w.bin(&[9; 64]);
+            w.bool(true);
+        });
+        Sample { kind: "cuda", fields: Vec::from([("handle", handle)]), ..cpu(0) }
+    }
+
+    impl Sample {
+        fn encode(&self) -> Vec<u8> {
+            value(|w| {
+                w.map(self.fields.len() + 3);
+                w.str("type");
+                w.str(self.kind);
+                for (name, field) in &self.fields {
+                    w.str(name);
+                    w.raw(field);
+                }
+                w.str("version");
+                w.i64(self.version);
+                w.str("metadata");
+                w.map(5);
+                w.str("dtype");
+                w.str(self.dtype);
+                for (name, sizes) in [("shape", &self.shape), ("stride", &self.stride)] {
+                    w.str(name);
+                    w.array(sizes.len());
+                    sizes.iter().for_each(|size| w.i64(*size));
+                }
+                w.str("storage_offset");
+                w.i64(self.offset);
+                w.str("device_uuid");
+                w.str("cpu");
+            })
+        }
+
+        fn fault(&self) -> Option<DescriptorFault> {
+            Device(&self.encode()).descriptor().err()
+        }
+    }
+
+    #[test]
+    fn a_tensor_must_lie_within_its_storage() {
+        assert_eq!(cpu(128).fault(), None);
+        assert_eq!(cpu(127).fault(), Some(DescriptorFault::SpanAboveStorage));
+        let moved = Sample { offset: 1, ..cpu(128) };
+        assert_eq!(moved.fault(), Some(DescriptorFault::SpanAboveStorage));
+        let huge = Sample { stride: Vec::from([i64::MAX, 4, 1]), ..cpu(u64::MAX >> 1) };
+        assert_eq!(huge.fault(), Some(DescriptorFault::SpanAboveStorage));
+        let empty = Sample { shape: Vec::from([2, 0, 4]), ..cpu(0) };
+        assert_eq!(empty.fault(), None);
+    }
+
+    #[test]
+    fn sizes_have_one_rank_and_no_sign() {
+        let flat = Sample { stride: Vec::from([4, 1]), ..cpu(128) };
+        assert_eq!(flat.fault(), Some(DescriptorFault::RankMismatch));
+        let negative = Sample { stride: Vec::from([32, -4, 1]), ..cpu(128) };
+        assert_eq!(negative.fault(), Some(DescriptorFault::Negative));
+        let before = Sample { offset: -1, ..cpu(128) };
+        assert_eq!(before.fault(), Some(DescriptorFault::Negative));
+        let strange = Sample { dtype: "Size", ..cpu(128) };
+        assert_eq!(strange.fault(), Some(DescriptorFault::UnknownDtype));
+    }
+
+    #[test]
+    fn versions_types_and_keys_are_checked() {
+        assert_eq!(Sample { version: 2, ..cpu(128) }.fault(), Some(DescriptorFault::Version));
+        assert_eq!(Sample { kind: "npu", ..cpu(128) }.fault(), Some(DescriptorFault::Vendor));
+        let unknown = Sample { kind: "tpu", ..cpu(128) };
+        assert_eq!(unknown.fault(), Some(DescriptorFault::UnknownType));
+        let mut more = cpu(128);
+        more.fields.push(("alloc_offset", value(|w| w.u64(0))));
+        let rule = Malformed::UnknownField;
+        assert_eq!(more.fault(), Some(DescriptorFault::Malformed(rule.into())));
+        let mut less = cpu(128);
+        less.fields.pop();
+        assert_eq!(less.fault(), Some(missing("nbytes")));
+        assert_eq!(Device(&[0x80]).descriptor(), Err(missing("type")));
+    }
+
+    #[test]
+    fn memory_handles_come_bare_or_versioned() {
+        let inner = [5; 64];
+        let versioned = |version, kind| [&[version, kind][..], &inner].concat();
+        for memory in [inner.to_vec(), versioned(2, b'c'), versioned(3, b'c')] {
+            let body = cuda(&memory).encode();
+            let descriptor = Device(&body).descriptor().expect("a handle that we open");
+            let Handle::Cuda(handle) = descriptor.handle else { panic!("{descriptor:?}") };
+            assert_eq!((handle.memory, handle.base_offset_bytes), (&inner, 512));
+            assert_eq!(handle.event, Some(&[9; 64][..]));
+        }
+        let segment = cuda(&versioned(2, b'e')).fault();
+        assert_eq!(segment, Some(DescriptorFault::ExpandableSegment));
+        for memory in [versioned(4, b'c'), versioned(2, b'x'), inner[1..].to_vec(), Vec::new()] {
+            assert_eq!(cuda(&memory).fault(), Some(DescriptorFault::HandleForm));
+        }
+    }
+
+    #[test]
+    fn a_mapping_must_hold_what_it_promises() {
+        let vmm = |kind: &str, alloc: u64| Sample {
+            kind: "cuda_vmm",
+            fields: Vec::from([
+                ("export_id", value(|w| w.bin(&[1; 16]))),
+                ("kind", value(|w| w.str(kind))),
+                ("fabric_blob", value(|w| w.nil())),
+                ("alloc_size", value(|w| w.u64(alloc))),
+                ("alloc_offset", value(|w| w.u64(72))),
+                ("nbytes", value(|w| w.u64(128))),
+            ]),
+            ..cpu(0)
+        };
+        assert_eq!(vmm("posix_fd", 200).fault(), None);
+        assert_eq!(vmm("posix_fd", 199).fault(), Some(DescriptorFault::SpanAboveStorage));
+        let kind = Broken { field: "kind", rule: Malformed::UnknownValue };
+        assert_eq!(vmm("win32", 200).fault(), Some(DescriptorFault::Malformed(kind)));
+    }
+}

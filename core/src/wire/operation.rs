@@ -105,6 +105,23 @@ pub fn decode_operation(frame: &[u8]) -> Option<Operation> {
     Some(operation)
 }
 
+/// A client steers its stream with a message whose operation frame is empty (spec/wire §1.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamControl {
+    /// One more chunk may be sent.
+    Ack,
+    Cancel,
+}
+
+/// Reads the frames behind the uid as stream control; None when they are a request.
+pub fn decode_stream_control(operation: &[u8], payloads: &[&[u8]]) -> Option<StreamControl> {
+    match (operation, payloads) {
+        ([], [control]) if *control == b"ack" => Some(StreamControl::Ack),
+        ([], [control]) if *control == b"cancel" => Some(StreamControl::Cancel),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

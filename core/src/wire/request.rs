@@ -7,189 +7,19 @@
 use crate::limits::WAIT_SECS_MAX;
 use crate::names::InstanceId;
 use crate::time::Duration;
-use crate::wire::descriptor::Device;
-use crate::wire::fields::{Broken, FreeMap, IntMap, List, Opaque, Wire, structure};
-use crate::wire::msgpack::{Malformed, Reader, Writer};
+use crate::wire::fields::{Broken, IntMap, List, Opaque, Wire};
+use crate::wire::msgpack::{Malformed, Reader};
 use crate::wire::operation::Operation;
-use alloc::vec::Vec;
-use core::fmt;
+
+mod shapes;
+
+pub use shapes::*;
 
 /// Why a request could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     PayloadCount { got: usize, want: usize },
     Malformed { payload: u8, broken: Broken },
-}
-
-/// A frame that holds an `IPCCacheServerKey`, not looked at yet. Shown by its size alone.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct KeyFrame<'a>(pub &'a [u8]);
-
-impl fmt::Debug for KeyFrame<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "key of {} bytes", self.0.len())
-    }
-}
-
-/// What kind of engine registers its device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineType {
-    Vllm,
-    Atom,
-    Sglang,
-    Trtllm,
-    Mock,
-}
-
-impl EngineType {
-    const ALL: [EngineType; 5] = [
-        EngineType::Vllm,
-        EngineType::Atom,
-        EngineType::Sglang,
-        EngineType::Trtllm,
-        EngineType::Mock,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            EngineType::Vllm => "vllm",
-            EngineType::Atom => "atom",
-            EngineType::Sglang => "sglang",
-            EngineType::Trtllm => "trtllm",
-            EngineType::Mock => "mock",
-        }
-    }
-}
-
-impl<'a> Wire<'a> for EngineType {
-    fn read(reader: &mut Reader<'a>) -> Result<EngineType, Broken> {
-        let name = reader.read_str()?;
-        let known = EngineType::ALL.into_iter().find(|engine| engine.name() == name);
-        Ok(known.ok_or(Malformed::UnknownValue)?)
-    }
-
-    fn write(&self, writer: &mut Writer<'_>) {
-        writer.str(self.name());
-    }
-}
-
-structure! {
-    /// `RegisterEngineDrivenContextPayload`, as sent; its numbers are not checked here.
-    EngineDrivenRegistration<'a> {
-        instance_id: i64,
-        model_name: &'a str,
-        world_size: i64,
-        block_size: i64,
-        num_layers: i64,
-        hidden_dim_size: i64,
-        dtype_str: &'a str,
-        use_mla: bool,
-        /// None: as many as a chunk has tokens.
-        num_physical_slots: Option<i64> = None,
-    }
-}
-
-structure! {
-    /// `EngineGroupInfo`: layers that share a block table.
-    EngineGroup<'a> {
-        engine_group_id: i64,
-        layer_indices: List<'a, i64>,
-        tokens_per_block: i64 = 0,
-        sw_size_tokens: i64 = -1,
-        extra_object_group_tag: i64 = 0,
-        recurrent_state: bool = false,
-    }
-}
-
-structure! {
-    /// `BlockAllocationRecord`.
-    BlockAllocation<'a> {
-        req_id: &'a str,
-        new_block_ids: List<'a, i64>,
-        new_token_ids: List<'a, i64>,
-    }
-}
-
-structure! {
-    /// `ObjectKey`, as another server names an object.
-    ObjectKey<'a> {
-        chunk_hash: Opaque<'a>,
-        model_name: &'a str,
-        kv_rank: i64,
-        object_group_id: i64 = 0,
-        cache_salt: &'a str = "",
-    }
-}
-
-structure! {
-    /// `MemoryLayoutDesc`.
-    MemoryLayout<'a> {
-        shapes: List<'a, List<'a, i64>>,
-        dtypes: List<'a, &'a str>,
-    }
-}
-
-structure! {
-    /// `CBMatchResult`.
-    BlendMatch<'a> {
-        old_st: i64,
-        old_ed: i64,
-        cur_st: i64,
-        cur_ed: i64,
-        hash: Opaque<'a>,
-    }
-}
-
-structure! {
-    /// `ServerModuleCallRequest`.
-    ModuleCall<'a> {
-        method: &'a str,
-        payload: Opaque<'a>,
-    }
-}
-
-/// Device memory of an engine: `register_kv_cache` and `register_q_cache`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ServerDrivenRegistration<'a> {
-    pub instance: InstanceId,
-    pub kv_cache: List<'a, Device<'a>>,
-    pub model: &'a str,
-    pub world_size: i64,
-    pub engine: EngineType,
-    pub layout_hints: FreeMap<'a>,
-    pub groups: List<'a, EngineGroup<'a>>,
-}
-
-/// `store`, `store_q`, and the front part of `retrieve`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ServerDrivenTransfer<'a> {
-    pub key: KeyFrame<'a>,
-    pub instance: InstanceId,
-    pub block_ids: List<'a, List<'a, i64>>,
-    pub event_handle: Opaque<'a>,
-}
-
-/// `cb_register_rope`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeRegistration<'a> {
-    pub instance: InstanceId,
-    pub caches: List<'a, Device<'a>>,
-    pub head_size: i64,
-    pub is_neox_style: bool,
-    pub group_to_cache: List<'a, i64>,
-    pub group_rot: List<'a, List<'a, i64>>,
-    pub group_head_size: List<'a, i64>,
-    pub kv_quant: &'a str,
-}
-
-/// `cb_retrieve_pre_computed`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BlendRetrieve<'a> {
-    pub key: KeyFrame<'a>,
-    pub matches: List<'a, BlendMatch<'a>>,
-    pub block_ids: List<'a, List<'a, i64>>,
-    pub instance: InstanceId,
-    pub event_handle: Opaque<'a>,
 }
 
 /// One request with its payloads.
@@ -629,93 +459,186 @@ fn registration_sentence(broken: Broken) -> &'static str {
     }
 }
 
-/// Encodes the payload frames of a request, one vector each: what a client sends.
-pub fn encode_payloads(request: &Request<'_>) -> Vec<Vec<u8>> {
-    let mut frames = Frames(Vec::with_capacity(request.operation().payload_count()));
-    let f = &mut frames;
-    match request {
-        Request::RegisterKvCache(all) | Request::RegisterQCache(all) => {
-            f.int(all.instance.0).value(&all.kv_cache).value(&all.model).int(all.world_size);
-            f.value(&all.engine).value(&all.layout_hints).value(&all.groups);
-        }
-        Request::UnregisterKvCache { instance }
-        | Request::UnregisterQCache { instance }
-        | Request::UnregisterEngineDriven { instance }
-        | Request::UnregisterRope { instance } => drop(f.int(instance.0)),
-        Request::StoreQ(transfer) | Request::Store(transfer) => drop(f.transfer(transfer)),
-        Request::Retrieve { transfer, skip_first_tokens } => {
-            f.transfer(transfer).int(*skip_first_tokens);
-        }
-        Request::Lookup { key, tp_size }
-        | Request::FreeLookupLocks { key, tp_size }
-        | Request::UnifiedLookup { key, tp_size } => drop(f.key(key).int(*tp_size)),
-        Request::QueryPrefetchStatus { request } | Request::EndSession { request } => {
-            f.value(request);
-        }
-        Request::WaitPrefetchStatus { request, wait } => {
-            f.value(request).push(|writer| writer.f64(wait.as_secs_f64()));
-        }
-        Request::RegisterEngineDriven(payload) => drop(f.value(payload)),
-        Request::PrepareStore { key, instance }
-        | Request::PrepareRetrieve { key, instance }
-        | Request::CommitRetrieve { key, instance } => drop(f.key(key).int(instance.0)),
-        Request::CommitStore { key, instance, data } => {
-            f.key(key).int(instance.0).value(data);
-        }
-        Request::Clear { force } => drop(f.value(force)),
-        Request::ChunkSize | Request::Noop | Request::Experimental => {}
-        Request::Ping { instance } => drop(f.value(&instance.map(|instance| instance.0))),
-        Request::ReportBlockAllocation { instance, model, records } => {
-            f.int(instance.0).value(model).value(records);
-        }
-        Request::RegisterRope(rope) => {
-            f.int(rope.instance.0).value(&rope.caches).int(rope.head_size);
-            f.value(&rope.is_neox_style).value(&rope.group_to_cache).value(&rope.group_rot);
-            f.value(&rope.group_head_size).value(&rope.kv_quant);
-        }
-        Request::RetrievePreComputed(blend) => {
-            f.key(&blend.key).value(&blend.matches).value(&blend.block_ids);
-            f.int(blend.instance.0).value(&blend.event_handle);
-        }
-        Request::PeerLookupAndLock { keys, layouts } => drop(f.value(keys).value(layouts)),
-        Request::PeerQueryLookupResults { task } => drop(f.int(*task)),
-        Request::PeerUnlockObjects { keys } => drop(f.value(keys)),
-        Request::ProtocolHandshake { version } => drop(f.int(*version)),
-        Request::ReorderPlan { key, keep_prefix, budget_ms } => {
-            f.key(key).int(*keep_prefix).int(*budget_ms);
-        }
-        Request::SubscribeKvEvents { instance, model, cursor, events_max } => {
-            f.int(instance.0).value(model).int(*cursor).int(*events_max);
-        }
-        Request::ServerModuleCall(call) => drop(f.value(call)),
-    }
-    frames.0
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::client::encode_payloads;
+    use crate::wire::msgpack::Writer;
+    use alloc::vec;
+    use alloc::vec::Vec;
 
-struct Frames(Vec<Vec<u8>>);
-
-impl Frames {
-    fn push(&mut self, write: impl FnOnce(&mut Writer<'_>)) -> &mut Frames {
-        let mut frame = Vec::new();
-        write(&mut Writer::new(&mut frame));
-        self.0.push(frame);
-        self
+    fn written(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut Writer::new(&mut out));
+        out
     }
 
-    fn value<'a>(&mut self, value: &impl Wire<'a>) -> &mut Frames {
-        self.push(|writer| value.write(writer))
+    fn one(operation: Operation, frame: &[u8]) -> Result<Request<'_>, Fault> {
+        Request::decode(operation, &[frame])
     }
 
-    fn int(&mut self, value: i64) -> &mut Frames {
-        self.push(|writer| writer.i64(value))
+    fn malformed(payload: u8, field: &'static str, rule: Malformed) -> Fault {
+        Fault::Malformed { payload, broken: Broken { field, rule } }
     }
 
-    fn key(&mut self, key: &KeyFrame<'_>) -> &mut Frames {
-        self.push(|writer| writer.raw(key.0))
+    /// A registration with some fields left out or replaced.
+    fn registration(change: &[(&str, Option<&[u8]>)]) -> Vec<u8> {
+        let fields: [(&str, &[u8]); 9] = [
+            ("instance_id", b"\x05"),
+            ("model_name", b"\xa1m"),
+            ("world_size", b"\x01"),
+            ("block_size", b"\x10"),
+            ("num_layers", b"\x02"),
+            ("hidden_dim_size", b"\x08"),
+            ("dtype_str", b"\xa7float16"),
+            ("use_mla", b"\xc2"),
+            ("num_physical_slots", b"\x10"),
+        ];
+        let changed = fields.map(|(name, value)| {
+            let change = change.iter().find(|(changed, _)| *changed == name);
+            (name, change.map_or(Some(value), |(_, value)| *value))
+        });
+        let kept: Vec<_> = changed.into_iter().filter_map(|(n, v)| Some((n, v?))).collect();
+        written(|writer| {
+            writer.map(kept.len());
+            for (name, value) in kept {
+                writer.str(name);
+                writer.raw(value);
+            }
+        })
     }
 
-    fn transfer(&mut self, transfer: &ServerDrivenTransfer<'_>) -> &mut Frames {
-        self.key(&transfer.key).int(transfer.instance.0).value(&transfer.block_ids);
-        self.value(&transfer.event_handle)
+    #[test]
+    fn the_number_of_payloads_is_fixed() {
+        for operation in Operation::ALL {
+            let want = operation.payload_count();
+            for got in (0..want).chain([want + 1]) {
+                let frames = vec![&[0xc0][..]; got];
+                let decoded = Request::decode(*operation, &frames);
+                assert_eq!(decoded, Err(Fault::PayloadCount { got, want }));
+            }
+        }
+    }
+
+    #[test]
+    fn every_operation_has_a_decoder_and_names_the_payload_it_refuses() {
+        for operation in Operation::ALL {
+            let frames = vec![&[0xc1][..]; operation.payload_count()];
+            match Request::decode(*operation, &frames) {
+                Ok(request) => assert!(frames.is_empty(), "{request:?}"),
+                Err(Fault::Malformed { broken, .. }) => {
+                    assert_eq!(broken.rule, Malformed::UnusedMarker, "{}", operation.name());
+                }
+                Err(fault) => panic!("{}: {fault:?}", operation.name()),
+            }
+        }
+    }
+
+    #[test]
+    fn ping_takes_an_int_or_nil_and_coerces_nothing() {
+        let ping = |frame: &[u8]| match one(Operation::Ping, frame) {
+            Ok(Request::Ping { instance }) => Ok(instance),
+            Ok(other) => panic!("{other:?}"),
+            Err(fault) => Err(fault),
+        };
+        assert_eq!(ping(&[0xc0]), Ok(None));
+        assert_eq!(ping(&[5]), Ok(Some(InstanceId(5))));
+        for frame in [written(|w| w.str("x")), written(|w| w.f64(1.0)), vec![0xc3], vec![0x80]] {
+            assert_eq!(ping(&frame), Err(malformed(0, "", Malformed::NotInt)));
+        }
+        assert_eq!(ping(&[]), Err(malformed(0, "", Malformed::Truncated)));
+        assert_eq!(ping(&[5, 5]), Err(malformed(0, "", Malformed::TrailingBytes)));
+    }
+
+    #[test]
+    fn plain_ints_may_be_texts() {
+        let size = written(|w| w.str("1"));
+        let decoded = Request::decode(Operation::Lookup, &[&[0x80], &size]);
+        assert_eq!(decoded, Ok(Request::Lookup { key: KeyFrame(&[0x80]), tp_size: 1 }));
+        let size = written(|w| w.str("one"));
+        let decoded = Request::decode(Operation::Lookup, &[&[0x80], &size]);
+        assert_eq!(decoded, Err(malformed(1, "", Malformed::NotInt)));
+    }
+
+    #[test]
+    fn waits_are_bounded_and_odd_ones_poll() {
+        let wait = |frame: Vec<u8>| match Request::decode(
+            Operation::WaitPrefetchStatus,
+            &[b"\xa1r", &frame],
+        ) {
+            Ok(Request::WaitPrefetchStatus { wait, .. }) => Ok(wait),
+            Ok(other) => panic!("{other:?}"),
+            Err(fault) => Err(fault),
+        };
+        assert_eq!(wait(written(|w| w.f64(1.5))), Ok(Duration::from_millis(1500)));
+        assert_eq!(wait(vec![5]), Ok(Duration::from_secs(5)));
+        assert_eq!(wait(written(|w| w.f64(1e300))), Ok(Duration::from_secs(300)));
+        assert_eq!(wait(written(|w| w.f64(f64::INFINITY))), Ok(Duration::from_secs(300)));
+        for poll in [f64::NAN, -1.0, f64::NEG_INFINITY, -0.0] {
+            assert_eq!(wait(written(|w| w.f64(poll))), Ok(Duration::ZERO), "{poll}");
+        }
+        assert_eq!(wait(written(|w| w.str("1"))), Err(malformed(1, "", Malformed::NotFloat)));
+    }
+
+    #[test]
+    fn registrations_are_maps_with_all_their_fields() {
+        let whole = registration(&[]);
+        let Ok(Request::RegisterEngineDriven(payload)) =
+            one(Operation::RegisterEngineDriven, &whole)
+        else {
+            panic!("a whole registration decodes");
+        };
+        assert_eq!((payload.instance_id, payload.num_physical_slots), (5, Some(16)));
+        assert_eq!(encode_payloads(&Request::RegisterEngineDriven(payload)), [whole]);
+
+        let no_slots = registration(&[("num_physical_slots", None)]);
+        assert!(one(Operation::RegisterEngineDriven, &no_slots).is_ok());
+
+        let refused = |frame: &[u8]| {
+            one(Operation::RegisterEngineDriven, frame).expect_err("refused").sentence()
+        };
+        assert_eq!(refused(&registration(&[("use_mla", None)])), "use_mla is missing");
+        assert_eq!(
+            refused(&registration(&[("instance_id", Some(b"\xa11"))])),
+            "instance_id is not an int"
+        );
+        assert_eq!(refused(&registration(&[("use_mla", Some(&[1]))])), "use_mla is not a bool");
+        assert_eq!(
+            refused(&registration(&[("model_name", Some(b"\xc4\x01m"))])),
+            "model_name is not a text"
+        );
+        assert_eq!(refused(&[0x99]), "a payload that must be a map is none");
+    }
+
+    #[test]
+    fn sessions_have_text_names() {
+        let fault = Err(malformed(0, "", Malformed::NotText));
+        assert_eq!(one(Operation::EndSession, &[5]), fault);
+        let long = written(|w| w.str(&"r".repeat(1 << 20)));
+        assert!(one(Operation::QueryPrefetchStatus, &long).is_ok());
+    }
+
+    #[test]
+    fn commit_data_is_binary() {
+        let commit = |data: &[u8]| {
+            Request::decode(Operation::CommitStore, &[&[0x80], &[5], data]).map(|_| ())
+        };
+        assert_eq!(commit(&[0xc4, 0]), Ok(()));
+        assert_eq!(commit(b"\xa4text"), Err(malformed(2, "", Malformed::NotBin)));
+    }
+
+    #[test]
+    fn the_head_of_a_streamed_binary_is_told_from_its_first_bytes() {
+        let frame = written(|w| w.bin(&[7; 70_000]));
+        let bytes = frame.len() as u64;
+        for seen in 0..5 {
+            assert_eq!(bin_head(&frame[..seen], bytes), Ok(None));
+        }
+        assert_eq!(bin_head(&frame[..5], bytes), Ok(Some((5, 70_000))));
+        assert_eq!(bin_head(&frame, bytes + 1), Err(Malformed::TrailingBytes));
+        assert_eq!(bin_head(&frame, bytes - 1), Err(Malformed::Truncated));
+        assert_eq!(bin_head(&[0xc4], 1), Err(Malformed::Truncated));
+        assert_eq!(bin_head(&[], 0), Err(Malformed::Truncated));
+        assert_eq!(bin_head(b"\xa4", 5), Err(Malformed::NotBin));
     }
 }
