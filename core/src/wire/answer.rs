@@ -49,13 +49,7 @@ pub fn encode_value(
         Answer::Count(value) => w.u64(value),
         Answer::Text(text) => w.str(text),
         Answer::NoTexts | Answer::EmptyArray => w.array(0),
-        Answer::Registered => {
-            w.map(2);
-            w.str("shm_name");
-            w.str(context.pool_name);
-            w.str("pool_size");
-            w.u64(context.pool_bytes);
-        }
+        Answer::Registered => registered(context, w),
         Answer::Refused(refusal) => {
             w.str(&refusal.to_string());
             return Envelope::Reason;
@@ -70,29 +64,13 @@ pub fn encode_value(
             value_before_data(0, w);
             retrieve_tail(outbox.slots(slots), layout, true, out);
         }
-        Answer::RetrieveMiss => {
-            w.map(3);
-            w.str("success");
-            w.bool(false);
-            w.str("data");
-            w.bin(&[]);
-            w.str("context");
-            w.map(0);
-        }
+        Answer::RetrieveMiss => retrieve_miss(w),
         Answer::EventFlag(flag) => {
             w.array(2);
             w.bin(&[]);
             w.bool(flag);
         }
-        Answer::BlendMiss => {
-            w.map(3);
-            w.str("prefix_coverage_tokens");
-            w.u64(0);
-            w.str("non_prefix_segments");
-            w.array(0);
-            w.str("segmented_prefix_segments");
-            w.array(0);
-        }
+        Answer::BlendMiss => blend_miss(w),
         Answer::HandshakeRefused => {
             w.array(2);
             w.u64(BLEND_VERSION);
@@ -106,15 +84,7 @@ pub fn encode_value(
             events_off(incarnation, w);
             return Envelope::ValueThenEcho;
         }
-        Answer::ModuleRefused => {
-            w.map(3);
-            w.str("success");
-            w.bool(false);
-            w.str("payload");
-            w.bin(&[]);
-            w.str("error");
-            w.str("this server has no modules");
-        }
+        Answer::ModuleRefused => module_refused(w),
     }
     Envelope::Value
 }
@@ -321,6 +291,48 @@ fn slot_layout(layout: Layout, writer: &mut Writer<'_>) {
     shape[..rank].iter().for_each(|size| writer.u64(*size));
     writer.str("dtype");
     writer.str(layout.dtype.name());
+}
+
+/// `RegisterEngineDrivenContextResponse`.
+fn registered(context: &Context<'_>, writer: &mut Writer<'_>) {
+    writer.map(2);
+    writer.str("shm_name");
+    writer.str(context.pool_name);
+    writer.str("pool_size");
+    writer.u64(context.pool_bytes);
+}
+
+/// `PrepareRetrieveResponse` without anything.
+fn retrieve_miss(writer: &mut Writer<'_>) {
+    writer.map(3);
+    writer.str("success");
+    writer.bool(false);
+    writer.str("data");
+    writer.bin(&[]);
+    writer.str("context");
+    writer.map(0);
+}
+
+/// `CBUnifiedLookupResult` that covers nothing.
+fn blend_miss(writer: &mut Writer<'_>) {
+    writer.map(3);
+    writer.str("prefix_coverage_tokens");
+    writer.u64(0);
+    writer.str("non_prefix_segments");
+    writer.array(0);
+    writer.str("segmented_prefix_segments");
+    writer.array(0);
+}
+
+/// `ServerModuleCallResponse`.
+fn module_refused(writer: &mut Writer<'_>) {
+    writer.map(3);
+    writer.str("success");
+    writer.bool(false);
+    writer.str("payload");
+    writer.bin(&[]);
+    writer.str("error");
+    writer.str("this server has no modules");
 }
 
 /// `TransferChannelAddress` of an object that is not here.

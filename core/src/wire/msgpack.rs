@@ -168,7 +168,10 @@ impl<'a> Reader<'a> {
             0xd3 => i64::from_be_bytes(self.array()?),
             marker => {
                 let value = self.unsigned(marker, start)?;
-                i64::try_from(value).map_err(|_| Malformed::IntOutOfRange)?
+                match i64::try_from(value) {
+                    Ok(value) => value,
+                    Err(_) => return self.out_of_range(start),
+                }
             }
         };
         Ok(value)
@@ -183,14 +186,21 @@ impl<'a> Reader<'a> {
             marker @ 0xcc..=0xcf => self.unsigned(marker, start),
             _ => {
                 self.at = start;
-                u64::try_from(self.read_i64()?).map_err(|_| Malformed::IntOutOfRange)
+                match u64::try_from(self.read_i64()?) {
+                    Ok(value) => Ok(value),
+                    Err(_) => self.out_of_range(start),
+                }
             }
         }
     }
 
     #[inline]
     pub fn read_u32(&mut self) -> Result<u32, Malformed> {
-        u32::try_from(self.read_u64()?).map_err(|_| Malformed::IntOutOfRange)
+        let start = self.at;
+        match u32::try_from(self.read_u64()?) {
+            Ok(value) => Ok(value),
+            Err(_) => self.out_of_range(start),
+        }
     }
 
     /// What the peer takes for a payload declared as plain `int`: also bools, whole parts of
@@ -395,6 +405,13 @@ impl<'a> Reader<'a> {
         Err(if unused { Malformed::UnusedMarker } else { rule })
     }
 
+    /// Gives an int back that its reader has no room for.
+    #[cold]
+    fn out_of_range<T>(&mut self, start: usize) -> Result<T, Malformed> {
+        self.at = start;
+        Err(Malformed::IntOutOfRange)
+    }
+
     #[inline]
     fn unsigned(&mut self, marker: u8, start: usize) -> Result<u64, Malformed> {
         match marker {
@@ -491,7 +508,9 @@ mod tests {
         }
         let large = written(|w| w.u64(u64::MAX));
         assert_eq!(Reader::new(&large).read_u64(), Ok(u64::MAX));
-        assert_eq!(Reader::new(&large).read_i64(), Err(Malformed::IntOutOfRange));
+        let mut reader = Reader::new(&large);
+        assert_eq!(reader.read_i64(), Err(Malformed::IntOutOfRange));
+        assert_eq!(reader.read_u64(), Ok(u64::MAX), "a refused value is not taken");
     }
 
     #[test]
