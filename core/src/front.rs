@@ -1,5 +1,377 @@
-//! Turns requests into what the engine understands: decoded, checked and hashed.
+//! Turns messages into what the engine understands: decoded, checked and hashed (design §3).
+//!
+//! ```text
+//! frames ─► operation ─► payloads ─► key ─► memo ─► hashes ─► Ask
+//!                └──────────┴──────────┴─ wrong or not served ─► Answer
+//! ```
+//!
+//! The engine sees hashes, never token ids. The one invariant: every message of two frames or more
+//! ends in exactly one `Ask` or `Answer`, whatever it holds, and a message that is large takes
+//! several steps, none of which goes far beyond its budget.
 
 pub mod hash;
 pub mod key;
 pub mod memo;
+pub mod range;
+pub mod register;
+
+use crate::config::Config;
+use crate::effect::{Answer, Outbox, Refusal};
+use crate::event::{Ask, Keys};
+use crate::fact::{Fact, RequestFault};
+use crate::front::key::rules::check_request;
+use crate::front::key::{KeyReader, KeyTools, Progress};
+use crate::front::memo::Memo;
+use crate::names::InstanceId;
+use crate::wire::answer::{fault_answer, negative_answer, unserved_answer};
+use crate::wire::operation::{Operation, decode_operation};
+use crate::wire::request::{Fault, Request, decode_commit_head};
+
+/// Decodes and checks for all connections; remembers tokens between requests.
+#[derive(Debug)]
+pub struct Front {
+    config: Config,
+    memo: Memo,
+}
+
+/// Where the data of a `commit_store` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// The last of the frames, as for every other request.
+    Here,
+    /// It follows: the frames end before the data, whose binary holds this many bytes
+    /// (`wire::request::bin_head`).
+    Announced { bytes: u64 },
+}
+
+/// One message on its way through. Dropping it is how to stop.
+#[derive(Clone, Debug)]
+pub struct Job {
+    body: Body,
+    /// The key that is being read. None before the first step, and for messages without a key.
+    reading: Option<Reading>,
+}
+
+#[derive(Clone, Debug)]
+struct Reading {
+    purpose: Purpose,
+    reader: KeyReader,
+}
+
+/// What a key is read for.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Lookup,
+    Free,
+    PrepareStore { instance: InstanceId },
+    CommitStore { instance: InstanceId, inline_bytes: u64 },
+    PrepareRetrieve { instance: InstanceId },
+    CommitRetrieve { instance: InstanceId },
+}
+
+/// How a step ended.
+#[derive(Clone, Debug)]
+pub enum Step<'a> {
+    /// The budget is used up; go on in the next turn.
+    More,
+    Ask(Ask<'a>),
+    Answer(Answer),
+    /// There is nothing to answer: one frame only, or the control frame of no stream.
+    Silent,
+}
+
+/// What the payloads ask for.
+enum Found<'a> {
+    /// Whatever the key says, which must be read first.
+    Key(Purpose),
+    Ask(Ask<'a>),
+    Answer(Answer),
+    Refused(RequestFault, Answer),
+}
+
+impl Front {
+    pub fn new(config: &Config) -> Front {
+        Front { config: config.clone(), memo: Memo::new(config.seed) }
+    }
+
+    pub fn begin(&self, body: Body) -> Job {
+        Job { body, reading: None }
+    }
+
+    pub fn memo(&self) -> &Memo {
+        &self.memo
+    }
+
+    /// Goes on with a message. `frames` are all its frames from the uid on, less an announced body,
+    /// and the same on every step. Takes what it reads off `budget`; facts go to `out`. After
+    /// anything but `More` the job has ended.
+    pub fn step<'a>(
+        &'a mut self,
+        job: &mut Job,
+        frames: &[&'a [u8]],
+        budget: &mut usize,
+        out: &mut Outbox,
+    ) -> Step<'a> {
+        let [_, operation_frame, payloads @ ..] = frames else {
+            tell_fault("", RequestFault::OneFrame, out);
+            return Step::Silent;
+        };
+        let Some(operation) = decode_operation(operation_frame) else {
+            return nameless(operation_frame, payloads, out);
+        };
+        if job.reading.is_none() {
+            let bytes = payloads.iter().map(|payload| payload.len()).sum();
+            match self.read_payloads(operation, job.body, payloads, bytes) {
+                Found::Key(purpose) => {
+                    job.reading = Some(Reading { purpose, reader: KeyReader::new() });
+                }
+                Found::Ask(ask) => {
+                    *budget = budget.saturating_sub(bytes);
+                    return Step::Ask(self.with_memo(ask));
+                }
+                Found::Answer(answer) => {
+                    *budget = budget.saturating_sub(bytes);
+                    return Step::Answer(answer);
+                }
+                Found::Refused(fault, answer) => {
+                    *budget = budget.saturating_sub(bytes);
+                    tell_fault(operation.name(), fault, out);
+                    return Step::Answer(answer);
+                }
+            }
+        }
+        let (Some(reading), Some(frame)) = (&mut job.reading, payloads.first()) else {
+            return self.refuse(operation, RequestFault::Malformed, out);
+        };
+        let mut tools = KeyTools {
+            algorithm: self.config.hash_algorithm,
+            chunk_tokens: self.config.chunk_size,
+            memo: &mut self.memo,
+        };
+        match reading.reader.read(frame, &mut tools, budget) {
+            Ok(Progress::More) => Step::More,
+            Ok(Progress::Done) => self.ask(operation, reading, frame, out),
+            Err(error) => self.refuse(operation, error.fault(), out),
+        }
+    }
+
+    fn read_payloads<'a>(
+        &self,
+        operation: Operation,
+        body: Body,
+        payloads: &[&'a [u8]],
+        bytes: usize,
+    ) -> Found<'a> {
+        let incarnation = self.config.incarnation;
+        let decoded = match body {
+            Body::Announced { bytes } => return announced(operation, payloads, bytes),
+            Body::Here if decoded_bytes(operation, payloads) > DECODED_BYTES_MAX => {
+                return oversized(operation, incarnation);
+            }
+            Body::Here => Request::decode(operation, payloads),
+        };
+        match decoded {
+            Ok(request) => self.route(&request),
+            Err(fault) => {
+                Found::Refused(fault_of(fault), fault_answer(operation, fault, incarnation))
+            }
+        }
+    }
+
+    fn route<'a>(&self, request: &Request<'a>) -> Found<'a> {
+        if let Some(purpose) = purpose(request) {
+            return Found::Key(purpose);
+        }
+        Found::Ask(match *request {
+            Request::QueryPrefetchStatus { request: id }
+            | Request::WaitPrefetchStatus { request: id, .. }
+            | Request::EndSession { request: id }
+                if check_request(id).is_err() =>
+            {
+                let answer = negative_answer(request.operation(), self.config.incarnation);
+                return Found::Refused(RequestFault::BadKey, answer);
+            }
+            Request::QueryPrefetchStatus { request } => Ask::QueryPrefetch { request },
+            Request::WaitPrefetchStatus { request, wait } => Ask::WaitPrefetch { request, wait },
+            Request::EndSession { request } => Ask::EndSession { request, hashes: &[] },
+            Request::RegisterEngineDriven(payload) => register::register(&self.config, &payload),
+            Request::RegisterKvCache(payload) => {
+                register::refused(payload.instance, payload.model, Refusal::ServerDriven)
+            }
+            Request::RegisterQCache(payload) => {
+                register::refused(payload.instance, payload.model, Refusal::QueryCache)
+            }
+            Request::RegisterRope(payload) => {
+                register::refused(payload.instance, "", Refusal::Rope)
+            }
+            Request::UnregisterEngineDriven { instance } => Ask::Unregister { instance },
+            Request::Ping { instance } => Ask::Ping { instance },
+            Request::Clear { force } => Ask::Clear { force },
+            _ => return self.answer(request),
+        })
+    }
+
+    /// Requests that need no engine: answered here, or not served.
+    fn answer<'a>(&self, request: &Request<'a>) -> Found<'a> {
+        Found::Answer(match request {
+            Request::ChunkSize => Answer::Count(self.config.chunk_size as u64),
+            Request::Noop => Answer::Text("OK"),
+            Request::Experimental => Answer::NoTexts,
+            // Reports are telemetry that nobody reads yet, and the other modes have registered
+            // nothing that could be unregistered: that is success.
+            Request::ReportBlockAllocation { .. }
+            | Request::UnregisterKvCache { .. }
+            | Request::UnregisterQCache { .. }
+            | Request::UnregisterRope { .. } => Answer::None,
+            unserved => {
+                let answer = unserved_answer(unserved, self.config.incarnation);
+                return Found::Refused(RequestFault::NotServed, answer);
+            }
+        })
+    }
+
+    /// The end of a session says what was known of it, and makes it the first to be forgotten.
+    fn with_memo<'a>(&'a mut self, ask: Ask<'a>) -> Ask<'a> {
+        match ask {
+            Ask::EndSession { request, .. } => {
+                self.memo.retire(request);
+                Ask::EndSession { request, hashes: self.memo.hashes(request) }
+            }
+            other => other,
+        }
+    }
+
+    fn ask<'a>(
+        &'a self,
+        operation: Operation,
+        reading: &Reading,
+        frame: &'a [u8],
+        out: &mut Outbox,
+    ) -> Step<'a> {
+        let key = match reading.reader.key(frame) {
+            Ok(key) => key,
+            Err(error) => return self.refuse(operation, error.fault(), out),
+        };
+        let chunk_tokens = self.config.chunk_size;
+        let (range, worker) = match reading.purpose {
+            Purpose::Lookup => (range::lookup(&key, chunk_tokens), None),
+            Purpose::Free => (range::free(&key, chunk_tokens), None),
+            _ => (range::transfer(&key, chunk_tokens), key.worker),
+        };
+        let range = match range {
+            Ok(range) => range,
+            Err(fault) => return self.refuse(operation, fault, out),
+        };
+        let keys = Keys {
+            model: key.model,
+            salt: key.salt,
+            request: key.request,
+            world_size: key.world_size,
+            worker,
+            readers: u16::try_from(key.readers).unwrap_or(u16::MAX),
+            first_chunk: range.start,
+            end_chunk: range.end,
+            // Reading the key has just left them there, one for each whole chunk of its tokens.
+            hashes: &self.memo.hashes(key.request)[..range.end as usize],
+        };
+        Step::Ask(match reading.purpose {
+            Purpose::Lookup => Ask::Lookup { keys },
+            Purpose::Free => Ask::FreeLookupLocks { keys },
+            Purpose::PrepareStore { instance } => Ask::PrepareStore { instance, keys },
+            Purpose::CommitStore { instance, inline_bytes } => {
+                Ask::CommitStore { instance, keys, inline_bytes }
+            }
+            Purpose::PrepareRetrieve { instance } => Ask::PrepareRetrieve { instance, keys },
+            Purpose::CommitRetrieve { instance } => Ask::CommitRetrieve { instance, keys },
+        })
+    }
+
+    fn refuse<'a>(&self, operation: Operation, fault: RequestFault, out: &mut Outbox) -> Step<'a> {
+        tell_fault(operation.name(), fault, out);
+        Step::Answer(negative_answer(operation, self.config.incarnation))
+    }
+}
+
+fn purpose(request: &Request<'_>) -> Option<Purpose> {
+    Some(match *request {
+        Request::Lookup { .. } => Purpose::Lookup,
+        Request::FreeLookupLocks { .. } => Purpose::Free,
+        Request::PrepareStore { instance, .. } => Purpose::PrepareStore { instance },
+        Request::CommitStore { instance, data, .. } => {
+            Purpose::CommitStore { instance, inline_bytes: data.0.len() as u64 }
+        }
+        Request::PrepareRetrieve { instance, .. } => Purpose::PrepareRetrieve { instance },
+        Request::CommitRetrieve { instance, .. } => Purpose::CommitRetrieve { instance },
+        _ => return None,
+    })
+}
+
+/// Bytes of payloads that are decoded at once: all but a key, which is read step by step, and the
+/// data behind it, which is not looked at.
+fn decoded_bytes(operation: Operation, payloads: &[&[u8]]) -> usize {
+    let decoded = match operation {
+        Operation::Lookup
+        | Operation::FreeLookupLocks
+        | Operation::PrepareStore
+        | Operation::CommitStore
+        | Operation::PrepareRetrieve
+        | Operation::CommitRetrieve => payloads.get(1..2).unwrap_or(&[]),
+        _ => payloads,
+    };
+    decoded.iter().map(|payload| payload.len()).sum()
+}
+
+/// The only message whose last frame may be streamed is a store with inline data.
+fn announced<'a>(operation: Operation, payloads: &[&'a [u8]], inline_bytes: u64) -> Found<'a> {
+    let fault = match (operation, payloads) {
+        (Operation::CommitStore, [key, instance]) => match decode_commit_head(key, instance) {
+            Ok((_, instance)) => {
+                return Found::Key(Purpose::CommitStore { instance, inline_bytes });
+            }
+            Err(fault) => fault_of(fault),
+        },
+        (Operation::CommitStore, _) => RequestFault::PayloadCount,
+        _ => RequestFault::Malformed,
+    };
+    Found::Refused(fault, negative_answer(operation, 0))
+}
+
+/// Everything but keys is decoded in one go, so it must not be large. What is, is not decoded: it
+/// is a report that nobody reads, or nothing that a client sends.
+fn oversized<'a>(operation: Operation, incarnation: u64) -> Found<'a> {
+    match operation {
+        Operation::ReportBlockAllocation => Found::Answer(Answer::None),
+        Operation::RegisterKvCache
+        | Operation::RegisterQCache
+        | Operation::RegisterRope
+        | Operation::RegisterEngineDriven => {
+            let refusal = Refusal::Malformed("the registration is larger than 1 MiB");
+            Found::Refused(RequestFault::Malformed, Answer::Refused(refusal))
+        }
+        _ => Found::Refused(RequestFault::Malformed, negative_answer(operation, incarnation)),
+    }
+}
+
+/// A message whose second frame names no operation. Only a late word about a stream that has ended
+/// stays without an answer (spec/wire §1.8).
+fn nameless<'a>(operation: &[u8], payloads: &[&[u8]], out: &mut Outbox) -> Step<'a> {
+    if operation.is_empty() && matches!(payloads, [b"ack"] | [b"cancel"]) {
+        return Step::Silent;
+    }
+    tell_fault("", RequestFault::UnknownOperation, out);
+    Step::Answer(Answer::None)
+}
+
+fn fault_of(fault: Fault) -> RequestFault {
+    match fault {
+        Fault::PayloadCount { .. } => RequestFault::PayloadCount,
+        Fault::Malformed { .. } => RequestFault::Malformed,
+    }
+}
+
+fn tell_fault(operation: &'static str, fault: RequestFault, out: &mut Outbox) {
+    out.tell(Fact::RequestFaulted { operation, fault });
+}
+
+/// Payloads other than keys that are decoded at once.
+const DECODED_BYTES_MAX: usize = 1 << 20;
