@@ -1,3 +1,6 @@
-//! The binary: sockets, files, clocks and threads around the core.
+//! The shells around the pure core: threads, sockets, memory, clocks and operators.
 
+pub mod arena;
+pub mod clock;
+pub mod entropy;
 pub mod telemetry;
