@@ -1,6 +1,9 @@
 //! The shells around the pure core: threads, sockets, memory, clocks and operators.
 
 pub mod arena;
+pub mod cli;
 pub mod clock;
 pub mod entropy;
+pub mod log;
 pub mod telemetry;
+pub mod version;
