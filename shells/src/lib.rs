@@ -1,3 +1,9 @@
-//! The binary: sockets, files, clocks and threads around the core.
+//! The shells around the pure core: threads, sockets, memory, clocks and operators.
 
+pub mod arena;
+pub mod cli;
+pub mod clock;
+pub mod entropy;
+pub mod log;
 pub mod telemetry;
+pub mod version;

@@ -1,0 +1,293 @@
+//! L1 memory: one mapping, shared with clients under a name or private, and the only file beside
+//! `arena/grow.rs` that turns a [`Place`] into an address.
+//!
+//! The mapping has its final size at once, but memory comes in steps: the [`Grower`] allocates and
+//! populates on a helper thread, and bytes are used only once it has reported them. The one
+//! invariant: every access lies within the bytes reported so far, which have memory behind them, so
+//! no access faults.
+
+pub mod grow;
+pub mod machine;
+pub mod segment;
+pub mod sizing;
+
+pub use grow::{Grower, Growth};
+pub use machine::Machine;
+pub use segment::{Segment, SegmentError, SegmentOptions};
+pub use sizing::{NoPool, Sizing, Wanted};
+
+use kvtide_core::names::{ArenaId, Place};
+use kvtide_gpu::host::HostRegion;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::fmt;
+use std::io::IoSlice;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// The arena that `Place::arena` 0 names.
+pub const L1: ArenaId = ArenaId(0);
+
+/// L1 memory, owned by the reactor. Dropping it removes the segment's name.
+#[derive(Debug)]
+pub struct Arena {
+    region: HostRegion,
+    /// First bytes that have memory behind them.
+    usable: u64,
+    segment: Option<Segment>,
+    /// Keeps the mapping behind `region`; the grower holds the other share.
+    _mapping: Arc<Mapping>,
+}
+
+/// A place that does not lie within the usable bytes of this arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outside {
+    pub place: Place,
+    pub usable: u64,
+}
+
+impl fmt::Display for Outside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outside { place, usable } = self;
+        write!(f, "{place:?} does not lie within the first {usable} bytes of the arena")
+    }
+}
+
+/// Why there is no arena.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArenaError {
+    Segment(SegmentError),
+    Map { bytes: u64, error: Errno },
+}
+
+impl fmt::Display for ArenaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArenaError::Segment(error) => error.fmt(f),
+            ArenaError::Map { bytes, error } => {
+                write!(f, "cannot map {} for L1: {error}", sizing::Bytes(*bytes))
+            }
+        }
+    }
+}
+
+impl Arena {
+    /// A segment that clients can map. No memory is behind it before the grower has run.
+    pub fn shared(options: &SegmentOptions, bytes: u64) -> Result<(Arena, Grower), ArenaError> {
+        let segment = Segment::create(options, bytes).map_err(ArenaError::Segment)?;
+        let mapping = Mapping::shared(&segment, bytes)?;
+        let file =
+            fcntl_dupfd_cloexec(&segment, 0).map_err(|error| ArenaError::Map { bytes, error })?;
+        Ok(Arena::over(mapping, Some(segment), Some(file)))
+    }
+
+    /// Memory that only this process sees.
+    pub fn private(bytes: u64) -> Result<(Arena, Grower), ArenaError> {
+        Ok(Arena::over(Mapping::private(bytes)?, None, None))
+    }
+
+    fn over(
+        mapping: Mapping,
+        segment: Option<Segment>,
+        file: Option<rustix::fd::OwnedFd>,
+    ) -> (Arena, Grower) {
+        let mapping = Arc::new(mapping);
+        // SAFETY: the mapping is as long as the region says and outlives it, as the arena holds a
+        // share. Within this process bytes are written through this region only, except by the
+        // grower, which stays above what it has reported and thus above `usable`. Clients write to
+        // slots that were lent to them, which nobody reads before their commit (design P1).
+        let region = unsafe { HostRegion::new(mapping.base, mapping.bytes) };
+        let grower = Grower::new(mapping.clone(), file);
+        (Arena { region, usable: 0, segment, _mapping: mapping }, grower)
+    }
+
+    /// The grower has reported that the first `bytes` are usable. Never shrinks.
+    pub fn grown_to(&mut self, bytes: u64) {
+        assert!(bytes <= self.region.bytes(), "the grower stays inside the mapping");
+        self.usable = self.usable.max(bytes);
+    }
+
+    /// The size when fully grown; for a shared arena also the size of the file.
+    pub fn bytes(&self) -> u64 {
+        self.region.bytes()
+    }
+
+    pub fn usable_bytes(&self) -> u64 {
+        self.usable
+    }
+
+    /// The name that clients open, without a leading slash; None when memory is private.
+    pub fn pool_name(&self) -> Option<&str> {
+        self.segment.as_ref().map(Segment::name)
+    }
+
+    /// Lends a place for reading. The engine pins it until the borrower's ending.
+    pub fn slice(&self, place: Place) -> Result<&[u8], Outside> {
+        self.check(place)?;
+        let outside = |_| Outside { place, usable: self.usable };
+        self.region.slice(place.offset, place.bytes).map_err(outside)
+    }
+
+    /// Lends what is left of a place after `skip` bytes, as one part of a gathered write.
+    pub fn io_slice(&self, place: Place, skip: u64) -> Result<IoSlice<'_>, Outside> {
+        let bytes = self.slice(place)?;
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(bytes.len());
+        Ok(IoSlice::new(&bytes[skip..]))
+    }
+
+    /// Copies inline bytes into a place, `skip` bytes from its start.
+    pub fn copy_in(&mut self, place: Place, skip: u64, from: &[u8]) -> Result<(), Outside> {
+        self.check(place)?;
+        let outside = Outside { place, usable: self.usable };
+        let fits = skip.checked_add(from.len() as u64).is_some_and(|end| end <= place.bytes);
+        if !fits {
+            return Err(outside);
+        }
+        self.region.copy_in(place.offset + skip, from).map_err(|_| outside)
+    }
+
+    fn check(&self, place: Place) -> Result<(), Outside> {
+        let end = place.offset.checked_add(place.bytes);
+        if place.arena == L1 && end.is_some_and(|end| end <= self.usable) {
+            return Ok(());
+        }
+        Err(Outside { place, usable: self.usable })
+    }
+}
+
+/// The address range itself; unmapped when arena and grower are both gone.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is an address range without a thread of its own; who may access which bytes of
+// it is settled by `Arena` and `Grower`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; a shared mapping offers no access by itself.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn shared(segment: &Segment, bytes: u64) -> Result<Mapping, ArenaError> {
+        let map = |length| {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping at an address of the kernel's choosing touches no memory that
+            // this process uses.
+            unsafe { mmap(ptr::null_mut(), length, access, MapFlags::SHARED, segment, 0) }
+        };
+        Mapping::of(bytes, map)
+    }
+
+    fn private(bytes: u64) -> Result<Mapping, ArenaError> {
+        let map = |length| {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            // SAFETY: a new mapping at an address of the kernel's choosing touches no memory that
+            // this process uses.
+            unsafe { mmap_anonymous(ptr::null_mut(), length, access, flags) }
+        };
+        Mapping::of(bytes, map)
+    }
+
+    fn of(
+        bytes: u64,
+        map: impl FnOnce(usize) -> rustix::io::Result<*mut core::ffi::c_void>,
+    ) -> Result<Mapping, ArenaError> {
+        let failed = |error| ArenaError::Map { bytes, error };
+        let length = isize::try_from(bytes).map_err(|_| failed(Errno::NOMEM))? as usize;
+        let address = map(length).map_err(failed)?;
+        let base = NonNull::new(address.cast()).ok_or(failed(Errno::NOMEM))?;
+        let mapping = Mapping { base, bytes: length };
+        // Payload has no place in a crash dump, and a dump of this size helps nobody. Where the
+        // kernel does not know the advice nothing is lost.
+        // SAFETY: the range is the mapping that was just made; the advice does not change contents.
+        unsafe { madvise(address, length, Advice::LinuxDontDump) }.ok();
+        Ok(mapping)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `Mapping::of` and nobody can reach it any more: arena and
+        // grower each held a share.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert_eq!(unmapped, Ok(()), "a mapping of ours can be unmapped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = 1 << 20;
+
+    fn place(offset: u64, bytes: u64) -> Place {
+        Place { arena: L1, offset, bytes }
+    }
+
+    fn grown(mut arena: Arena, grower: Grower) -> Arena {
+        grower.run(|growth| {
+            arena.grown_to(growth.usable());
+            std::ops::ControlFlow::Continue(())
+        });
+        arena
+    }
+
+    #[test]
+    fn nothing_is_usable_before_the_grower_has_said_so() {
+        let (mut arena, grower) = Arena::private(BYTES).expect("a MiB can be mapped");
+        let outside = Outside { place: place(0, 1), usable: 0 };
+        assert_eq!(arena.slice(place(0, 1)), Err(outside));
+        assert_eq!(arena.copy_in(place(0, 1), 0, b"x"), Err(outside));
+        let arena = grown(arena, grower);
+        assert_eq!(arena.usable_bytes(), BYTES);
+        assert_eq!(arena.slice(place(0, 1)), Ok(&[0][..]));
+    }
+
+    #[test]
+    fn bytes_go_where_the_place_says_and_nowhere_else() {
+        let (arena, grower) = Arena::private(BYTES).expect("a MiB can be mapped");
+        let mut arena = grown(arena, grower);
+        let slot = place(4096, 8);
+        arena.copy_in(slot, 2, b"tide").expect("the bytes fit the slot");
+        assert_eq!(arena.slice(place(4095, 10)), Ok(&b"\0\0\0tide\0\0\0"[..]));
+        let rest = arena.io_slice(slot, 4).expect("the slot is usable");
+        assert_eq!(&*rest, b"de\0\0");
+        let past = arena.io_slice(slot, 9).expect("nothing is left after the end");
+        assert!(past.is_empty());
+
+        let usable = BYTES;
+        let over = arena.copy_in(slot, 6, b"tide");
+        assert_eq!(over, Err(Outside { place: slot, usable }), "not into the neighbour");
+        let over = arena.copy_in(slot, u64::MAX, b"tide");
+        assert_eq!(over, Err(Outside { place: slot, usable }));
+        for bad in [place(BYTES - 1, 2), place(u64::MAX, 2), place(1, u64::MAX)] {
+            assert_eq!(arena.slice(bad), Err(Outside { place: bad, usable }));
+        }
+        let other = Place { arena: ArenaId(1), offset: 0, bytes: 1 };
+        assert_eq!(arena.slice(other), Err(Outside { place: other, usable }));
+    }
+
+    #[test]
+    fn f49_clients_see_the_same_bytes_under_the_name_and_the_name_goes_with_the_arena() {
+        let name = format!("test_{}_arena", std::process::id());
+        let options = SegmentOptions { name: Some(name), mode: 0o600, group: None };
+        let (arena, grower) = Arena::shared(&options, BYTES).expect("a MiB can be mapped");
+        let mut arena = grown(arena, grower);
+        let name = arena.pool_name().expect("the arena is shared").to_owned();
+        arena.copy_in(place(BYTES - 4, 4), 0, b"tide").expect("the end is usable");
+        let path = format!("{}/{name}", machine::SHM_DIRECTORY);
+        let seen = std::fs::read(&path).expect("a client of this user can open the segment");
+        assert_eq!(seen.len() as u64, BYTES);
+        assert_eq!(&seen[BYTES as usize - 4..], b"tide");
+        drop(arena);
+        assert!(!std::path::Path::new(&path).exists());
+    }
+
+    #[test]
+    fn a_size_that_cannot_be_mapped_is_an_error() {
+        let error = Arena::private(u64::MAX).map(|_| ()).expect_err("nobody has that much");
+        assert_eq!(error, ArenaError::Map { bytes: u64::MAX, error: Errno::NOMEM });
+    }
+}

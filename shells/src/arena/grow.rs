@@ -1,0 +1,191 @@
+//! Puts memory behind the arena, step by step, on a helper thread (or before serving where the
+//! operator wants all of it at once).
+//!
+//! Two things make a byte usable: the file system has promised the block (`fallocate`; without it a
+//! full mount kills whoever touches the page) and the page is there (populated; without it the
+//! first client pays for every fault). The one invariant: what was reported once stays usable.
+
+use super::Mapping;
+use kvtide_core::limits::GROW_STEP_BYTES;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{Advice, madvise};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Grows one arena from nothing to its full size.
+#[derive(Debug)]
+pub struct Grower {
+    mapping: Arc<Mapping>,
+    /// The segment's file; None for private memory.
+    file: Option<OwnedFd>,
+    usable: u64,
+    step_bytes: u64,
+}
+
+/// What one step came to. The byte counts are absolute, so a lost report costs nothing but time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// The first `usable` bytes can be used; more will follow.
+    Grown { usable: u64 },
+    /// Everything can be used.
+    Whole { usable: u64 },
+    /// There is no more memory. What is there stays usable.
+    Stopped { usable: u64, error: Errno },
+}
+
+impl Growth {
+    pub fn usable(self) -> u64 {
+        match self {
+            Growth::Grown { usable } | Growth::Whole { usable } => usable,
+            Growth::Stopped { usable, .. } => usable,
+        }
+    }
+}
+
+impl Grower {
+    pub(super) fn new(mapping: Arc<Mapping>, file: Option<OwnedFd>) -> Grower {
+        Grower { mapping, file, usable: 0, step_bytes: GROW_STEP_BYTES }
+    }
+
+    /// Grows until everything is usable, memory ends or `report` breaks it off.
+    pub fn run(mut self, mut report: impl FnMut(Growth) -> ControlFlow<()>) {
+        loop {
+            let growth = self.step();
+            let broken_off = report(growth).is_break();
+            if broken_off || !matches!(growth, Growth::Grown { .. }) {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self) -> Growth {
+        let whole = self.mapping.bytes as u64;
+        let bytes = self.step_bytes.min(whole - self.usable);
+        if let Err(error) = self.allocate(bytes).and_then(|()| self.populate(bytes)) {
+            return Growth::Stopped { usable: self.usable, error };
+        }
+        self.usable += bytes;
+        if self.usable == whole {
+            Growth::Whole { usable: self.usable }
+        } else {
+            Growth::Grown { usable: self.usable }
+        }
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<(), Errno> {
+        let Some(file) = &self.file else { return Ok(()) };
+        retry_on_intr(|| fallocate(file, FallocateFlags::empty(), self.usable, bytes))
+    }
+
+    fn populate(&self, bytes: u64) -> Result<(), Errno> {
+        let (offset, length) = (self.usable as usize, bytes as usize);
+        let populated = retry_on_intr(|| {
+            // SAFETY: `step` keeps the range inside the mapping, which this grower holds a share
+            // of; populating changes no contents.
+            let start = unsafe { self.mapping.base.as_ptr().add(offset) };
+            // SAFETY: as above.
+            unsafe { madvise(start.cast(), length, Advice::LinuxPopulateWrite) }
+        });
+        match populated {
+            // Kernels before 5.14 do not know this advice.
+            Err(Errno::INVAL) => {
+                self.touch(offset, length);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn touch(&self, offset: usize, length: usize) {
+        let page = rustix::param::page_size();
+        for at in (offset..offset + length).step_by(page) {
+            // SAFETY: the byte lies inside the mapping and above everything reported so far, so
+            // neither this process nor a client uses it yet; it is zero already.
+            unsafe { self.mapping.base.as_ptr().add(at).write_volatile(0) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::{Arena, SegmentOptions};
+
+    fn steps_of(mut grower: Grower, step_bytes: u64) -> Vec<Growth> {
+        grower.step_bytes = step_bytes;
+        let mut steps = Vec::new();
+        grower.run(|growth| {
+            steps.push(growth);
+            ControlFlow::Continue(())
+        });
+        steps
+    }
+
+    #[test]
+    fn memory_comes_in_steps_and_the_last_may_be_shorter() {
+        let (_arena, grower) = Arena::private(10 << 16).expect("ten pages of 64 KiB can be mapped");
+        let steps = steps_of(grower, 4 << 16);
+        let expected = [
+            Growth::Grown { usable: 4 << 16 },
+            Growth::Grown { usable: 8 << 16 },
+            Growth::Whole { usable: 10 << 16 },
+        ];
+        assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn f49_every_reported_byte_of_a_segment_has_a_block() {
+        let name = format!("test_{}_grow", std::process::id());
+        let options = SegmentOptions { name: Some(name), mode: 0o600, group: None };
+        let (arena, mut grower) = Arena::shared(&options, 8 << 20).expect("8 MiB can be mapped");
+        grower.step_bytes = 2 << 20;
+        let blocks = || {
+            let segment = arena.segment.as_ref().expect("the arena is shared");
+            let stat = rustix::fs::fstat(segment).expect("the segment is open");
+            (stat.st_size as u64, stat.st_blocks as u64 * 512)
+        };
+        assert_eq!(blocks(), (8 << 20, 0), "the file has its size, but no memory yet");
+        assert_eq!(grower.step(), Growth::Grown { usable: 2 << 20 });
+        assert_eq!(blocks(), (8 << 20, 2 << 20));
+        assert_eq!(grower.step(), Growth::Grown { usable: 4 << 20 });
+        assert_eq!(blocks(), (8 << 20, 4 << 20));
+    }
+
+    #[test]
+    fn f49_when_memory_ends_growing_stops_and_keeps_what_is_there() {
+        let (_arena, mut grower) = Arena::private(1 << 20).expect("a MiB can be mapped");
+        grower.step_bytes = 1 << 19;
+        assert_eq!(grower.step(), Growth::Grown { usable: 1 << 19 });
+        // A file that cannot be allocated stands for a full mount.
+        let unwritable = std::fs::File::open("/dev/null").expect("every system has one");
+        grower.file = Some(unwritable.into());
+        let stopped = grower.step();
+        assert_eq!(stopped.usable(), 1 << 19);
+        assert!(matches!(stopped, Growth::Stopped { .. }), "{stopped:?}");
+    }
+
+    #[test]
+    fn touching_populates_without_changing_what_is_read() {
+        let (mut arena, grower) = Arena::private(1 << 20).expect("a MiB can be mapped");
+        grower.touch(0, 1 << 20);
+        arena.grown_to(1 << 20);
+        let place =
+            kvtide_core::names::Place { arena: super::super::L1, offset: 0, bytes: 1 << 20 };
+        let bytes = arena.slice(place).expect("everything is usable");
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn breaking_off_ends_the_run() {
+        let (_arena, mut grower) = Arena::private(1 << 20).expect("a MiB can be mapped");
+        grower.step_bytes = 1 << 18;
+        let mut steps = 0;
+        grower.run(|_| {
+            steps += 1;
+            ControlFlow::Break(())
+        });
+        assert_eq!(steps, 1);
+    }
+}

@@ -1,0 +1,158 @@
+//! The flags of `kvtide server` as clap sees them: the peer's names, types and defaults (spec/http-cli
+//! §1.2), and a few of our own. What a flag means is settled in `settings.rs`; which ones are not
+//! served is a table in `unserved.rs`.
+
+use super::values::{
+    Gibibytes, Hash, Policy, Transfer, align_bytes, fraction, gibibytes, group, mode_bits,
+    not_zero, rate, seconds,
+};
+use clap::{ArgAction, Args};
+use std::path::PathBuf;
+
+#[derive(Args, Clone, Debug)]
+pub struct ServerFlags {
+    #[command(flatten)]
+    pub request: RequestFlags,
+    #[command(flatten)]
+    pub memory: MemoryFlags,
+    #[command(flatten)]
+    pub http: HttpFlags,
+    #[command(flatten)]
+    pub observe: ObserveFlags,
+    #[command(flatten)]
+    pub others: super::others::OtherFlags,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Serving engines")]
+pub struct RequestFlags {
+    /// Address that engines connect to; 0.0.0.0 in containers
+    #[arg(long, default_value = "localhost")]
+    pub host: String,
+    /// Port that engines connect to
+    #[arg(long, default_value_t = 5555)]
+    pub port: u16,
+    /// Also serve engines on this machine through a unix socket (engines: ipc://PATH)
+    #[arg(long, value_name = "PATH")]
+    pub ipc_path: Option<PathBuf>,
+    /// Identity of this server; random unless given
+    #[arg(long, value_name = "ID")]
+    pub instance_id: Option<String>,
+    /// Tokens per cached chunk; the same on all servers that share a cache
+    #[arg(long, default_value_t = 256, allow_negative_numbers = true, value_parser = not_zero,
+        value_name = "TOKENS")]
+    pub chunk_size: u32,
+    /// How chunks are named; must match the engines
+    #[arg(long, value_enum, default_value_t = Hash::Blake3)]
+    pub hash_algorithm: Hash,
+    /// Which ways of moving payload are offered
+    #[arg(long, value_enum, default_value_t = Transfer::Auto, value_name = "MODE")]
+    pub supported_transfer_mode: Transfer,
+    /// Forget a worker after this silence, once it has pinged; 0 never does, else at least 30
+    #[arg(long, default_value = "120", value_parser = seconds, value_name = "SECONDS",
+        allow_negative_numbers = true)]
+    pub worker_reap_timeout_seconds: f64,
+    /// The same for workers that never pinged
+    #[arg(long, default_value = "3600", value_parser = seconds, value_name = "SECONDS",
+        allow_negative_numbers = true)]
+    pub worker_registration_grace_seconds: f64,
+    /// Forget an idle request after this time
+    #[arg(long, default_value = "600", value_parser = seconds, value_name = "SECONDS",
+        allow_negative_numbers = true)]
+    pub session_ttl_seconds: f64,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Memory")]
+pub struct MemoryFlags {
+    /// Size of L1 in GiB; by default half of this container's memory, if /dev/shm has the room
+    #[arg(long, value_parser = gibibytes, value_name = "GIB",
+        allow_negative_numbers = true)]
+    pub l1_size_gb: Option<Gibibytes>,
+    /// Entries of the object table; by default one per 64 KiB of L1
+    #[arg(long, value_name = "OBJECTS")]
+    pub l1_objects_max: Option<usize>,
+    /// Objects begin at multiples of this; a power of two
+    #[arg(long, default_value = "4096", value_parser = align_bytes, value_name = "BYTES")]
+    pub l1_align_bytes: u64,
+    /// Grow L1 in the background while serving (the default)
+    #[arg(long, overrides_with = "no_l1_use_lazy")]
+    pub l1_use_lazy: bool,
+    /// Allocate all of L1 before serving
+    #[arg(long, overrides_with = "l1_use_lazy")]
+    pub no_l1_use_lazy: bool,
+    /// Name of the segment that engines map; random unless given
+    #[arg(long, value_name = "NAME")]
+    pub shm_name: Option<String>,
+    /// Permissions of the segment, for engines of another user
+    #[arg(long, default_value = "0600", value_parser = mode_bits, value_name = "OCTAL")]
+    pub shm_mode: u32,
+    /// Group of the segment, by number or name
+    #[arg(long, value_parser = group, value_name = "GROUP")]
+    pub shm_group: Option<u32>,
+    /// Engines see neither our segments nor our /dev/shm
+    #[arg(long, overrides_with = "no_isolated_ipc")]
+    pub isolated_ipc: bool,
+    #[arg(long, overrides_with = "isolated_ipc", hide = true)]
+    pub no_isolated_ipc: bool,
+    /// What L1 forgets first
+    #[arg(long, value_enum, default_value_t = Policy::Lru)]
+    pub eviction_policy: Policy,
+    /// Start evicting at this fill
+    #[arg(long, default_value = "0.8", value_parser = fraction, value_name = "0..1",
+        allow_negative_numbers = true)]
+    pub eviction_trigger_watermark: f64,
+    /// Share of allocated memory freed per pass
+    #[arg(long, default_value = "0.2", value_parser = fraction, value_name = "0..1",
+        allow_negative_numbers = true)]
+    pub eviction_ratio: f64,
+    /// How long an uncommitted write stays reserved
+    #[arg(long, default_value_t = 600, allow_negative_numbers = true, value_parser = not_zero,
+        value_name = "SECONDS")]
+    pub l1_write_ttl_seconds: u32,
+    /// How long a looked-up chunk stays held for its reader
+    #[arg(long, default_value_t = 300, allow_negative_numbers = true, value_parser = not_zero,
+        value_name = "SECONDS")]
+    pub l1_read_ttl_seconds: u32,
+    /// Print what every table costs in memory, and exit
+    #[arg(long)]
+    pub print_memory: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Operators")]
+pub struct HttpFlags {
+    /// Address of the HTTP API and of /metrics; 0.0.0.0 for probes from outside
+    #[arg(long, default_value = "127.0.0.1", value_name = "HOST")]
+    pub http_host: String,
+    /// Port of the HTTP API and of /metrics
+    #[arg(long, default_value_t = 8080, value_name = "PORT")]
+    pub http_port: u16,
+    /// Serve /metrics on this port, too
+    #[arg(long, value_name = "PORT")]
+    pub prometheus_port: Option<u16>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Observability")]
+pub struct ObserveFlags {
+    /// Form of log lines
+    #[arg(long, value_parser = ["text"], default_value = "text", value_name = "FORMAT")]
+    pub log_format: String,
+    /// No metrics, no events, no log lines about requests
+    #[arg(long)]
+    pub disable_observability: bool,
+    /// No metrics
+    #[arg(long, alias = "disable-prometheus")]
+    pub disable_metrics: bool,
+    /// No log lines about requests
+    #[arg(long)]
+    pub disable_logging: bool,
+    /// Share of objects whose life is measured in histograms
+    #[arg(long, default_value = "0.01", value_parser = rate, value_name = "0..1",
+        allow_negative_numbers = true)]
+    pub metrics_sample_rate: f64,
+    #[arg(long, default_value_t = 10000, value_name = "EVENTS", hide = true,
+        action = ArgAction::Set)]
+    pub event_bus_queue_size: u64,
+}

@@ -1,0 +1,377 @@
+//! What the flags come to: the engine's configuration and the shells' settings, checked together.
+//! Everything that is not on the command line (environment, machine, chance, wall clock) is an
+//! argument, so a configuration is a function that tests can call.
+
+use super::flags::ServerFlags;
+use super::{ConfigFault, EXIT_STARTUP, document};
+use crate::arena::segment::fault_of_name;
+use crate::arena::sizing::Bytes;
+use crate::arena::{Machine, SegmentOptions, Sizing, Wanted};
+use kvtide_core::config::{Config, Limits, TransferModes};
+use kvtide_core::time::Duration;
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// What a start is a function of, beside the flags.
+#[derive(Clone, Copy)]
+pub struct Start<'a> {
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    pub machine: Machine,
+    /// Unguessable; also the incarnation's source of difference.
+    pub seed: u64,
+    pub random_id: &'a str,
+    pub wall_nanos: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub engine: Config,
+    pub segment: SegmentOptions,
+    /// Grow while serving instead of before.
+    pub lazy: bool,
+    pub request_host: String,
+    pub request_port: u16,
+    pub ipc_path: Option<PathBuf>,
+    pub http_host: String,
+    pub http_port: u16,
+    /// `--prometheus-port`, where it is given and not the HTTP port anyway.
+    pub metrics_port: Option<u16>,
+    pub metrics: bool,
+    /// Log lines made from facts.
+    pub fact_log: bool,
+    pub sample_rate_ppm: u64,
+    pub print_memory: bool,
+    /// The answer to `GET /config`.
+    pub document: Value,
+    /// To be logged, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Settings {
+    pub fn resolve(flags: &ServerFlags, start: Start<'_>) -> Result<Settings, ConfigFault> {
+        let mut warnings = Vec::new();
+        check_observability(flags, start.environment)?;
+        check_coordinator(flags, start.environment)?;
+        check_json(flags)?;
+        let segment = segment_of(flags)?;
+        let sizing = sizing_of(flags, segment.name.is_some(), start.machine)?;
+        warnings.extend(sizing.warnings.iter().cloned());
+        let engine = engine_of(flags, &sizing, start)?;
+        warnings.extend(rounding_warning(flags, &engine));
+        let observed = !flags.observe.disable_observability;
+        let metrics = observed && !flags.observe.disable_metrics;
+        let document = document::of(flags, &engine, metrics);
+        let http = &flags.http;
+        Ok(Settings {
+            segment,
+            lazy: !flags.memory.no_l1_use_lazy,
+            request_host: flags.request.host.clone(),
+            request_port: flags.request.port,
+            ipc_path: flags.request.ipc_path.clone(),
+            http_host: http.http_host.clone(),
+            http_port: http.http_port,
+            metrics_port: http.prometheus_port.filter(|port| metrics && *port != http.http_port),
+            metrics,
+            fact_log: observed && !flags.observe.disable_logging,
+            sample_rate_ppm: millionths(flags.observe.metrics_sample_rate),
+            print_memory: flags.memory.print_memory,
+            document,
+            warnings,
+            engine,
+        })
+    }
+}
+
+fn engine_of(
+    flags: &ServerFlags,
+    sizing: &Sizing,
+    start: Start<'_>,
+) -> Result<Config, ConfigFault> {
+    let ServerFlags { request, memory, .. } = flags;
+    let reap = request.worker_reap_timeout_seconds;
+    let grace = request.worker_registration_grace_seconds;
+    let session = request.session_ttl_seconds;
+    let config = Config {
+        chunk_size: request.chunk_size,
+        hash_algorithm: request.hash_algorithm.into(),
+        transfer_modes: request.supported_transfer_mode.into(),
+        pool: sizing.pool,
+        l1_bytes: sizing.bytes,
+        l1_align_bytes: memory.l1_align_bytes,
+        l1_objects_max: memory.l1_objects_max.unwrap_or_else(|| objects_of(sizing.bytes)),
+        policy: memory.eviction_policy.into(),
+        watermark_ppm: millionths(memory.eviction_trigger_watermark),
+        ratio_ppm: millionths(memory.eviction_ratio),
+        write_ttl: Duration::from_secs(memory.l1_write_ttl_seconds.into()),
+        read_ttl: Duration::from_secs(memory.l1_read_ttl_seconds.into()),
+        session_ttl: duration("--session-ttl-seconds", session)?,
+        reap_after: duration("--worker-reap-timeout-seconds", reap)?,
+        registration_grace: duration("--worker-registration-grace-seconds", grace)?,
+        seed: start.seed,
+        // Never the same twice on one machine, and greater at each start (spec/http-cli §3.4).
+        incarnation: start.wall_nanos,
+        wall_nanos: start.wall_nanos,
+        server_id: request.instance_id.clone().unwrap_or_else(|| start.random_id.to_owned()),
+        limits: Limits::default(),
+    };
+    config
+        .check()
+        .map_err(|error| ConfigFault::value(format!("{} {}", error.field, error.rule)))?;
+    Ok(config)
+}
+
+fn sizing_of(flags: &ServerFlags, named: bool, machine: Machine) -> Result<Sizing, ConfigFault> {
+    let modes: TransferModes = flags.request.supported_transfer_mode.into();
+    let wanted = Wanted {
+        bytes: flags.memory.l1_size_gb.map(|size| size.0),
+        named,
+        modes,
+        isolated: flags.memory.isolated_ipc,
+    };
+    let no_pool = |why| ConfigFault { exit: EXIT_STARTUP, message: format!("{why}") };
+    wanted.decide(machine).map_err(no_pool)
+}
+
+fn segment_of(flags: &ServerFlags) -> Result<SegmentOptions, ConfigFault> {
+    // An empty name is how the peer spells "none".
+    let name = flags.memory.shm_name.clone().filter(|name| !name.is_empty());
+    if let Some(fault) = name.as_deref().and_then(fault_of_name) {
+        return Err(ConfigFault::value(format!("--shm-name {fault}")));
+    }
+    Ok(SegmentOptions { name, mode: flags.memory.shm_mode, group: flags.memory.shm_group })
+}
+
+/// F46: a size that was given and could not be kept exactly is told.
+fn rounding_warning(flags: &ServerFlags, engine: &Config) -> Option<String> {
+    let asked = flags.memory.l1_size_gb?.0;
+    let lost = asked.checked_sub(engine.l1_bytes).filter(|lost| *lost > 0)?;
+    Some(format!(
+        "--l1-size-gb is rounded down to whole superblocks: {} bytes ({}), {lost} less than given.",
+        engine.l1_bytes,
+        Bytes(engine.l1_bytes)
+    ))
+}
+
+fn check_observability(
+    flags: &ServerFlags,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), ConfigFault> {
+    let others = &flags.others;
+    if others.enable_tracing {
+        // A given endpoint was refused already.
+        return Err(ConfigFault::value("--enable-tracing needs --otlp-endpoint"));
+    }
+    let reporting = others.coordinator_event_reporting
+        || others.coordinator_l2_event_reporting
+        || environment("LMCACHE_COORDINATOR_EVENT_REPORTING").is_some_and(|text| is_yes(&text));
+    let conflict = [
+        (reporting, "--coordinator-event-reporting"),
+        (others.enable_extra_logging, "--enable-extra-logging"),
+    ];
+    let conflicting = conflict.iter().find(|(given, _)| *given);
+    match conflicting.filter(|_| flags.observe.disable_observability) {
+        Some((_, flag)) => Err(ConfigFault::value(format!(
+            "{flag} needs the event bus: remove --disable-observability"
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn check_coordinator(
+    flags: &ServerFlags,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), ConfigFault> {
+    let others = &flags.others;
+    let unset = others.coordinator_url.is_none();
+    let variable = "LMCACHE_COORDINATOR_URL";
+    if unset && environment(variable).is_some_and(|url| !url.is_empty()) {
+        return Err(ConfigFault::value(format!(
+            "{variable} (--coordinator-url): membership of a fleet is not served yet"
+        )));
+    }
+    let l2_flush = others.coordinator_l2_event_flush_interval;
+    let timers = [
+        ("--coordinator-heartbeat-interval", others.coordinator_heartbeat_interval),
+        ("--coordinator-event-flush-interval", others.coordinator_event_flush_interval),
+        ("--coordinator-l2-event-flush-interval", l2_flush),
+        ("--coordinator-blend-timeout", Some(others.coordinator_blend_timeout)),
+        ("--extra-logging-interval", Some(others.extra_logging_interval)),
+    ];
+    for (flag, seconds) in timers {
+        if seconds.is_some_and(|seconds| !(seconds.is_finite() && seconds > 0.0)) {
+            return Err(ConfigFault::value(format!("{flag} must be a finite number > 0")));
+        }
+    }
+    if others.coordinator_event_transport == "kafka"
+        && others.coordinator_kafka_bootstrap_servers.is_empty()
+    {
+        let flag = "--coordinator-kafka-bootstrap-servers";
+        return Err(ConfigFault::value(format!("{flag} must not be empty with kafka")));
+    }
+    Ok(())
+}
+
+fn check_json(flags: &ServerFlags) -> Result<(), ConfigFault> {
+    let plugin = ("--runtime-plugin-config", &flags.others.runtime_plugin_config);
+    let modules = flags.others.server_module.iter().map(|text| ("--server-module", text));
+    for (flag, text) in std::iter::once(plugin).chain(modules) {
+        if serde_json::from_str::<Value>(text).is_err() {
+            return Err(ConfigFault::value(format!("{flag} is not valid JSON")));
+        }
+    }
+    Ok(())
+}
+
+/// One entry per 64 KiB (design §7), within what the engine's table allows.
+fn objects_of(l1_bytes: u64) -> usize {
+    usize::try_from(l1_bytes / BYTES_PER_OBJECT).unwrap_or(usize::MAX).clamp(1, OBJECTS_MAX)
+}
+
+fn duration(flag: &str, seconds: f64) -> Result<Duration, ConfigFault> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| ConfigFault::value(format!("{flag} must be a finite number >= 0")))
+}
+
+/// Decisions are made in integers (design: no floats in the core).
+fn millionths(fraction: f64) -> u64 {
+    (fraction * 1e6).round() as u64
+}
+
+/// What the peer takes for yes in its environment variables.
+pub fn is_yes(text: &str) -> bool {
+    ["1", "true", "yes"].contains(&text.to_ascii_lowercase().as_str())
+}
+
+const BYTES_PER_OBJECT: u64 = 64 << 10;
+/// The bound that `Config::check` sets.
+const OBJECTS_MAX: usize = 1 << 28;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Asked, parse};
+    use kvtide_core::config::{HashAlgorithm, PolicyKind, PoolKind};
+    use std::ffi::OsString;
+
+    const GIB: u64 = 1 << 30;
+
+    fn resolved(line: &str) -> Result<Settings, ConfigFault> {
+        resolved_with(line, &|_| None)
+    }
+
+    fn resolved_with(
+        line: &str,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Settings, ConfigFault> {
+        let args = format!("kvtide server {line}");
+        let args = args.split_whitespace().map(OsString::from).collect();
+        let Asked::Serve { flags, .. } = parse(args)? else { panic!("{line} does not parse") };
+        let machine = Machine { memory_bytes: 64 * GIB, shm_free_bytes: Some(64 * GIB) };
+        let (seed, wall_nanos) = (7, 1_796_007_464_000_000_000);
+        let start = Start { environment, machine, seed, random_id: "an-id", wall_nanos };
+        Settings::resolve(&flags, start)
+    }
+
+    #[test]
+    fn the_embedded_default_is_a_valid_configuration() {
+        let settings = resolved("").expect("no flags at all is a configuration");
+        let engine = &settings.engine;
+        assert_eq!((engine.pool, engine.l1_bytes), (PoolKind::Shared, 32 * GIB));
+        assert_eq!(
+            (engine.policy, engine.hash_algorithm),
+            (PolicyKind::Lru, HashAlgorithm::Blake3)
+        );
+        assert_eq!((engine.watermark_ppm, engine.ratio_ppm), (800_000, 200_000));
+        assert_eq!(engine.l1_objects_max as u64, 32 * GIB / (64 << 10));
+        assert_eq!(engine.server_id, "an-id");
+        assert!(settings.lazy && settings.metrics && settings.warnings.is_empty());
+        assert_eq!((settings.sample_rate_ppm, settings.metrics_port), (10_000, None));
+    }
+
+    #[test]
+    fn flags_arrive_where_they_belong() {
+        let settings = resolved(
+            "--l1-size-gb 2 --eviction-policy ARC --hash-algorithm sha256_cbor --chunk-size 16 \
+             --shm-name x --shm-mode 0660 --shm-group 7 --no-l1-use-lazy --instance-id me \
+             --l1-objects-max 99 --prometheus-port 9090 --ipc-path /run/kv.sock \
+             --worker-reap-timeout-seconds 0 --session-ttl-seconds 1.5",
+        );
+        let settings = settings.expect("the line is a configuration");
+        let engine = &settings.engine;
+        assert_eq!((engine.l1_bytes, engine.l1_objects_max), (2 * GIB, 99));
+        assert_eq!((engine.chunk_size, &*engine.server_id), (16, "me"));
+        assert_eq!(
+            (engine.policy, engine.hash_algorithm),
+            (PolicyKind::Arc, HashAlgorithm::Sha256Cbor)
+        );
+        assert_eq!(engine.session_ttl, Duration::from_millis(1500));
+        assert!(engine.reap_after.is_zero());
+        let segment = SegmentOptions { name: Some("x".into()), mode: 0o660, group: Some(7) };
+        assert_eq!(settings.segment, segment);
+        assert!(!settings.lazy);
+        assert_eq!((settings.metrics_port, settings.http_port), (Some(9090), 8080));
+        assert_eq!(settings.ipc_path, Some("/run/kv.sock".into()));
+    }
+
+    #[test]
+    fn rules_of_the_configuration_end_in_1_and_name_their_flag() {
+        for line in [
+            "--worker-reap-timeout-seconds 5",
+            "--worker-registration-grace-seconds 10",
+            "--worker-registration-grace-seconds inf",
+            "--session-ttl-seconds 0",
+            "--coordinator-heartbeat-interval 0",
+            "--coordinator-event-flush-interval inf",
+            "--coordinator-blend-timeout nan",
+            "--enable-tracing",
+            "--coordinator-event-reporting --disable-observability",
+            "--enable-extra-logging --disable-observability",
+            "--runtime-plugin-config {nope",
+            "--server-module {nope",
+            "--shm-name a/b",
+            "--l1-objects-max 0",
+        ] {
+            let fault = resolved(line).expect_err(line);
+            let flag = line.split_whitespace().next().expect("a line begins with its flag");
+            assert_eq!((fault.exit, fault.message.starts_with(flag)), (1, true), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn f24_a_size_above_the_machine_ends_in_3() {
+        let fault = resolved("--l1-size-gb 100").expect_err("there are 64 GiB");
+        assert_eq!(fault.exit, 3);
+        assert!(fault.message.contains("100.00 GiB") && fault.message.contains("64.00 GiB"));
+    }
+
+    #[test]
+    fn f46_a_size_that_is_rounded_says_so() {
+        let settings = resolved("--l1-size-gb 1.0001").expect("sizes are rounded, not refused");
+        assert_eq!(settings.engine.l1_bytes, GIB);
+        let [warning] = &settings.warnings[..] else { panic!("{:?}", settings.warnings) };
+        assert!(warning.starts_with("--l1-size-gb"), "{warning}");
+    }
+
+    #[test]
+    fn the_environment_speaks_where_the_flag_is_silent() {
+        let coordinated =
+            |name: &str| (name == "LMCACHE_COORDINATOR_URL").then(|| "http://c".to_owned());
+        let fault = resolved_with("", &coordinated).expect_err("fleets are not served yet");
+        assert!(fault.message.starts_with("LMCACHE_COORDINATOR_URL"), "{fault:?}");
+        let reporting =
+            |name: &str| (name == "LMCACHE_COORDINATOR_EVENT_REPORTING").then(|| "YES".to_owned());
+        assert!(resolved_with("", &reporting).is_ok());
+        assert!(resolved_with("--disable-observability", &reporting).is_err());
+        let address = |name: &str| name.ends_with("_ADVERTISE_IP").then(|| "10.0.0.1".to_owned());
+        assert!(resolved_with("", &address).is_ok(), "what the operator sets is no reason to fail");
+    }
+
+    #[test]
+    fn one_switch_turns_off_metrics_and_the_other_everything() {
+        let settings = resolved("--disable-prometheus --prometheus-port 9090");
+        let settings = settings.expect("the line is a configuration");
+        assert!(!settings.metrics && settings.fact_log && settings.metrics_port.is_none());
+        let settings = resolved("--disable-observability").expect("so is this");
+        assert!(!settings.metrics && !settings.fact_log);
+    }
+}
