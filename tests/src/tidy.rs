@@ -309,7 +309,8 @@ mod tests {
 
     #[test]
     fn pages_give_links_anchors_and_names() {
-        let page = "# One: two `three`\n[a](b.md#c) `[x](y)` and `f01_name`\n```\n[no](no.md)\n# no\n```\n";
+        let page = "# One: two `three`\n[a](b.md#c) `[x](y)` and `f01_name`\n\
+                    ```\n[no](no.md)\n# no\n```\n";
         assert_eq!(links(page), ["b.md#c"]);
         assert_eq!(anchors(page), ["one-two-three"]);
         assert!(names_in_code_spans(page).contains(&"f01_name".to_string()));

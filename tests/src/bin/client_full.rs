@@ -20,7 +20,7 @@ enum Task {
 }
 
 const SHARED: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU"];
-const PRIVATE: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU", "--no-shm"];
+const PRIVATE: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU", "--isolated-ipc"];
 
 const RUNS: &[(&str, &[&str], Task)] = &[
     ("pickle, shared pool", SHARED, Task::Scenario("pickle")),
