@@ -122,7 +122,8 @@ impl fmt::Display for Refusal {
             Refusal::QueryCache => f.write_str("query caches (transfer_query) are not served"),
             Refusal::Rope => f.write_str("blending (cb_*) is not served"),
             Refusal::EngineDrivenOff => f.write_str(
-                "engine-driven transfer is switched off by --supported-transfer-mode lmcache_driven",
+                "engine-driven transfer is switched off by \
+                 --supported-transfer-mode lmcache_driven",
             ),
             Refusal::Malformed(what) => write!(f, "{what}"),
             Refusal::UnknownDtype => f.write_str("dtype_str is not a torch element type"),

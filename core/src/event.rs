@@ -76,7 +76,8 @@ pub struct Registration<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Ask<'a> {
     Register(Registration<'a>),
-    /// A registration that is not served. Answered with `Answer::Refused`, counted, kept for status.
+    /// A registration that is not served: answered with `Answer::Refused`, counted and kept for
+    /// status.
     RegisterRefused {
         instance: InstanceId,
         model: &'a str,

@@ -2,7 +2,8 @@
 //!
 //! Events come in, effects and facts go out; nothing here waits, fails, asks the time or touches a
 //! byte of payload. `engine` decides, `front` turns requests into what the engine understands,
-//! `wire` and `format` read and write other people's bytes, `metrics` turns facts into measurements.
+//! `wire` and `format` read and write other people's bytes, `metrics` turns facts into
+//! measurements.
 #![no_std]
 #![forbid(unsafe_code)]
 

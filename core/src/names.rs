@@ -132,7 +132,8 @@ impl Dtype {
     }
 }
 
-/// The canonical shape of one object: token-major `[plane][layer][slot][hidden]` (spec/transfer §4.3).
+/// The canonical shape of one object: token-major `[plane][layer][slot][hidden]`
+/// (spec/transfer §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Layout {
     /// 2 for split K and V, 1 for MLA and fused K/V.
@@ -153,7 +154,8 @@ impl Layout {
         elements.checked_mul(self.dtype.bytes()).filter(|bytes| *bytes > 0)
     }
 
-    /// The shape an engine-driven client expects: `[2, L, T, H]` or `[L, T, H]` (spec/transfer §3.4).
+    /// The shape an engine-driven client expects: `[2, L, T, H]` or `[L, T, H]`
+    /// (spec/transfer §3.4).
     pub fn shape(&self) -> ([u64; 4], usize) {
         let [layers, slots, hidden] = [self.layers, self.slots, self.hidden].map(u64::from);
         if self.planes == 1 {

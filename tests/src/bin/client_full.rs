@@ -1,0 +1,96 @@
+//! `cargo client-full`: the parts of the real client that need all of its 6 GB, against the
+//! release binary. Part of `.ci/run`, not of `cargo test`.
+//!
+//! Scenarios `pickle` and `engine` (vLLM's own adapters) run on a server with a shared pool and on
+//! one with private memory, where every byte travels in the messages; the peer's bench client runs
+//! once. The closing line counts runs, and the exit status is 1 when one failed.
+
+use kvtide_tests::binary;
+use kvtide_tests::child::{Finished, tail};
+use kvtide_tests::client::{Client, Install};
+use kvtide_tests::server::Server;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What one run does with a server, and how it shows that it did.
+enum Task {
+    Scenario(&'static str),
+    /// Requests that the bench client makes: each is stored, found, read back and compared.
+    Bench(u32),
+}
+
+const SHARED: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU"];
+const PRIVATE: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU", "--isolated-ipc"];
+
+const RUNS: &[(&str, &[&str], Task)] = &[
+    ("pickle, shared pool", SHARED, Task::Scenario("pickle")),
+    ("pickle, private memory", PRIVATE, Task::Scenario("pickle")),
+    ("engine, shared pool", SHARED, Task::Scenario("engine")),
+    ("engine, private memory", PRIVATE, Task::Scenario("engine")),
+    ("bench, shared pool", SHARED, Task::Bench(8)),
+    ("bench, private memory", PRIVATE, Task::Bench(8)),
+];
+
+fn main() -> ExitCode {
+    let prepared = Client::have(Install::Full).and_then(|client| Ok((client, binary::release()?)));
+    let (client, binary) = match prepared {
+        Ok(prepared) => prepared,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut failed = 0;
+    for (name, arguments, task) in RUNS {
+        println!("== {name}");
+        match run(&client, &binary, arguments, task) {
+            Ok(()) => println!("{name}: ok"),
+            Err(why) => {
+                failed += 1;
+                println!("{why}\n{name}: FAILED");
+            }
+        }
+    }
+    println!("client-full: {} passed, {failed} failed", RUNS.len() - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run(client: &Client, binary: &Path, arguments: &[&str], task: &Task) -> Result<(), String> {
+    let server = Server::start(binary, arguments)?;
+    let finished = match task {
+        Task::Scenario(name) => client.drive(&server, name)?,
+        Task::Bench(requests) => client.bench(&server, *requests)?,
+    };
+    println!("{}", tail(&finished.output, 60));
+    if let Err(why) = judge(&finished, task) {
+        return Err(format!("{why}; the server says:\n{}", server.log()));
+    }
+    let stopped = server.stop()?;
+    if stopped.code != 143 {
+        return Err(format!("SIGTERM ends it with {}, not 143:\n{}", stopped.code, stopped.log));
+    }
+    if !stopped.segments_left.is_empty() {
+        return Err(format!("left behind: {:?}", stopped.segments_left));
+    }
+    Ok(())
+}
+
+fn judge(finished: &Finished, task: &Task) -> Result<(), String> {
+    if finished.code != 0 || finished.out_of_time {
+        return Err(format!("ended with {}, out of time: {}", finished.code, finished.out_of_time));
+    }
+    let count = |what: &str| finished.output.matches(what).count();
+    match task {
+        // A scenario that this install cannot run says so and ends with 0: not good enough here.
+        Task::Scenario(_) if count(" passed, 0 failed  [") != 1 => Err("no verdict".to_string()),
+        Task::Scenario(_) => Ok(()),
+        Task::Bench(requests) => {
+            let matches = count("CHECKSUM MATCH OK");
+            if matches == *requests as usize && count("2/2 chunks hit") == matches {
+                Ok(())
+            } else {
+                Err(format!("{matches} of {requests} requests came back whole"))
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! One running server: started on free loopback ports, ready when `/readyz` says so, stopped the
+//! way a supervisor stops it.
+
+use crate::child::{Watched, shell_code, tail};
+use crate::http;
+use rustix::process::Signal;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+pub struct Server {
+    child: Watched,
+    /// Where engines connect.
+    pub request: SocketAddr,
+    /// Where operators ask.
+    pub admin: SocketAddr,
+}
+
+/// What is left to say about a server that was stopped.
+pub struct Stopped {
+    /// As a shell reports it.
+    pub code: i32,
+    /// Shared-memory segments that it had mapped and that still have their name.
+    pub segments_left: Vec<PathBuf>,
+    pub log: String,
+}
+
+/// Attempts to start on ports that another process may take between our look and the bind.
+const ATTEMPTS: u32 = 8;
+/// Pause between two looks at `/readyz`, spent waiting for the process to end.
+const READY_POLL: Duration = Duration::from_millis(20);
+/// Looks at `/readyz`: 60 s and more.
+const READY_POLLS: u32 = 3000;
+/// How long a stop may take: outstanding work has 10 s, the last flush 2 s (design §7).
+const STOP_TIME_MAX: Duration = Duration::from_secs(60);
+/// The exit code of a start that failed, a port being taken among the reasons (spec/http-cli §1.1).
+const START_FAILED: i32 = 3;
+
+impl Server {
+    /// Starts `binary server` with these arguments beside the ports, and waits until it is ready.
+    pub fn start(binary: &Path, arguments: &[&str]) -> Result<Server, String> {
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS {
+            let (request, admin) = free_ports()?;
+            let child = Watched::start(&mut command(binary, request, admin, arguments))
+                .map_err(|error| format!("{}: {error}", binary.display()))?;
+            let mut server = Server { child, request, admin };
+            match server.until_ready()? {
+                None => return Ok(server),
+                Some(START_FAILED) => last = server.log(),
+                Some(code) => {
+                    return Err(format!("the server ended with {code}:\n{}", server.log()));
+                }
+            }
+        }
+        Err(format!("the server did not start in {ATTEMPTS} attempts, at last:\n{last}"))
+    }
+
+    /// None when ready, else the code with which the server has ended.
+    fn until_ready(&mut self) -> Result<Option<i32>, String> {
+        for _ in 0..READY_POLLS {
+            let ended = self.child.wait(READY_POLL).map_err(|error| error.to_string())?;
+            if let Some(status) = ended {
+                return Ok(Some(shell_code(status)));
+            }
+            // Refused until the socket listens, 503 until everything behind it is up.
+            if http::get(self.admin, "/readyz").is_ok_and(|response| response.status == 200) {
+                return Ok(None);
+            }
+        }
+        Err(format!("the server is not ready and has not ended:\n{}", self.log()))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The address as clients spell it.
+    pub fn url(&self) -> String {
+        format!("tcp://{}", self.request)
+    }
+
+    pub fn log(&self) -> String {
+        tail(&self.child.output(), 200)
+    }
+
+    /// The named shared-memory segments that the server maps now.
+    pub fn segments(&self) -> Vec<PathBuf> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()));
+        segments_of(&maps.unwrap_or_default())
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn stop(mut self) -> Result<Stopped, String> {
+        let segments = self.segments();
+        self.child.signal(Signal::TERM).map_err(|error| error.to_string())?;
+        let ended = self.child.wait(STOP_TIME_MAX).map_err(|error| error.to_string())?;
+        let Some(status) = ended else {
+            return Err(format!("the server does not stop on SIGTERM:\n{}", self.log()));
+        };
+        let segments_left = segments.into_iter().filter(|path| path.exists()).collect();
+        Ok(Stopped { code: shell_code(status), segments_left, log: self.log() })
+    }
+}
+
+fn command(binary: &Path, request: SocketAddr, admin: SocketAddr, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary);
+    command
+        .arg("server")
+        .args(["--host", &request.ip().to_string(), "--port", &request.port().to_string()])
+        .args(["--http-host", &admin.ip().to_string(), "--http-port", &admin.port().to_string()])
+        .args(arguments);
+    command
+}
+
+/// Two ports that were free a moment ago. The command line knows no port 0.
+fn free_ports() -> Result<(SocketAddr, SocketAddr), String> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let pair = bind().and_then(|one| Ok((one, bind()?)));
+    let addresses = pair.and_then(|(one, other)| Ok((one.local_addr()?, other.local_addr()?)));
+    addresses.map_err(|error| format!("no free loopback port: {error}"))
+}
+
+fn segments_of(maps: &str) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = maps
+        .lines()
+        .filter_map(|line| line.find("/dev/shm/").map(|at| PathBuf::from(&line[at..])))
+        .collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_segments_are_read_from_the_map() {
+        let maps = "7f00-7f10 rw-s 00000000 00:1a 5 /dev/shm/lmcache_l1_pool_a\n\
+                    7f10-7f20 rw-s 00100000 00:1a 5 /dev/shm/lmcache_l1_pool_a\n\
+                    7f20-7f30 r-xp 00000000 08:01 9 /usr/lib/libc.so.6\n";
+        assert_eq!(segments_of(maps), [PathBuf::from("/dev/shm/lmcache_l1_pool_a")]);
+    }
+
+    #[test]
+    fn a_program_that_ends_at_once_is_an_error_with_its_code() {
+        let error = Server::start(Path::new("/bin/false"), &[]).err().expect("false is no server");
+        assert!(error.starts_with("the server ended with 1:"), "{error}");
+    }
+}
