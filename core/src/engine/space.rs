@@ -19,10 +19,10 @@
 //!
 //! What a door costs: a slot is found in a `BitTree` over all slots of the arena, a partly free
 //! run at the head of its class's list. Only opening a run looks further, over one bit per block:
-//! 256 blocks below 16 GiB, 8192 at 512 GiB.
+//! at most 512 blocks below 32 GiB, 8192 at 512 GiB.
 //!
 //! Memory, all taken at start: one bit per 4 KiB (`align_bytes`, at least 1/65536 of a block) and
-//! 56 bytes per block. That is 16 MiB for 512 GiB.
+//! 52 bytes per block. That is 16 MiB for 512 GiB.
 
 mod audit;
 mod classes;

@@ -65,7 +65,12 @@ impl Isolated {
     pub(super) fn audit(&self) -> Result<(), &'static str> {
         self.order.audit()?;
         let mut listed = 0;
-        for tenant in 0..TENANTS_MAX as u32 {
+        for head in 0..self.tenants.len() as u32 {
+            let tenant = self.tenants[head as usize];
+            // Each list once, from its head.
+            if !self.order.contains(head) || self.lists.head(tenant) != Some(head) {
+                continue;
+            }
             let mut before = None;
             for index in self.lists.iter(tenant) {
                 holds(self.tenants[index as usize] == tenant, "I-38: an object has one tenant")?;
