@@ -4,3 +4,4 @@
 //! panic, and nothing in it decides how much memory is used.
 
 pub mod names;
+pub mod pickle;

@@ -121,7 +121,7 @@ impl Front {
         };
         if job.reading.is_none() {
             let bytes = payloads.iter().map(|payload| payload.len()).sum();
-            match self.read_payloads(operation, job.body, payloads, bytes) {
+            match self.read_payloads(operation, job.body, payloads) {
                 Found::Key(purpose) => {
                     job.reading = Some(Reading { purpose, reader: KeyReader::new() });
                 }
@@ -160,7 +160,6 @@ impl Front {
         operation: Operation,
         body: Body,
         payloads: &[&'a [u8]],
-        bytes: usize,
     ) -> Found<'a> {
         let incarnation = self.config.incarnation;
         let decoded = match body {
