@@ -1,9 +1,11 @@
 //! The shells around the pure core: threads, sockets, memory, clocks and operators.
 
+pub mod admin;
 pub mod arena;
 pub mod cli;
 pub mod clock;
 pub mod entropy;
 pub mod log;
+pub mod sockets;
 pub mod telemetry;
 pub mod version;

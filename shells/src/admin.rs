@@ -1,0 +1,130 @@
+//! The operators' door: HTTP on a thread of its own, so that neither JSON nor a slow browser ever
+//! costs the reactor a turn (design §2). It owns no state: every answer is a constant, a number that
+//! another thread keeps, or what the reactor says when asked.
+//!
+//! The one invariant: no request waits longer than `Options::patience` for the reactor; whoever would
+//! is told that the server is busy.
+
+mod answer;
+mod cache;
+mod health;
+mod listen;
+mod quota;
+mod reach;
+mod routes;
+mod status;
+
+pub use reach::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
+pub use status::View;
+
+use crate::sockets::{BindError, Bound};
+use routes::Site;
+use serde_json::Value;
+use std::io;
+use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What the admin thread serves.
+pub struct Options {
+    pub reach: Arc<dyn Reach>,
+    /// What `/status` says beside the state.
+    pub view: View,
+    /// The answer to `GET /config`.
+    pub document: Value,
+    /// How long a request waits for the reactor.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// Long enough for a reactor under load, short enough for a probe.
+    pub const PATIENCE: Duration = Duration::from_secs(5);
+}
+
+/// The running thread. Dropping it stops it.
+pub struct Admin {
+    stop: watch::Sender<bool>,
+    restarts: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Admin {
+    /// Listens and serves. `metrics` is a second address for `/metrics` alone
+    /// (`--prometheus-port`).
+    pub fn start(http: Bound, metrics: Option<Bound>, options: Options) -> io::Result<Admin> {
+        let listening =
+            |bound: Bound| bound.listen().map_err(|error| io::Error::other(error.to_string()));
+        let http = listening(http)?;
+        let metrics = metrics.map(listening).transpose()?;
+        let site = Arc::new(Site::new(options));
+        let (stop, stopped) = watch::channel(false);
+        let restarts = Arc::new(AtomicU64::new(0));
+        let counted = restarts.clone();
+        let thread = thread::Builder::new()
+            .name("admin".to_owned())
+            .spawn(move || keep_serving(&http, metrics.as_ref(), &site, &stopped, &counted))?;
+        Ok(Admin { stop, restarts, thread: Some(thread) })
+    }
+
+    /// How often the thread panicked and began anew.
+    pub fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// Stops accepting, lets requests under way end for a moment, and waits for the thread.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Takes the address of the metrics listener. The peer opens nothing there, so two servers that are
+/// told the same port must both start: a port that is taken is a warning, not an error.
+pub fn bind_metrics(host: &str, port: u16) -> Result<Bound, BindError> {
+    Bound::bind(host, port)
+}
+
+/// A panic in a handler ends its connection only; one in the server itself starts it anew
+/// (design §7).
+fn keep_serving(
+    http: &TcpListener,
+    metrics: Option<&TcpListener>,
+    site: &Arc<Site>,
+    stopped: &watch::Receiver<bool>,
+    restarts: &AtomicU64,
+) {
+    loop {
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            listen::serve(http, metrics, site.clone(), stopped.clone())
+        }));
+        match served {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::error!("The HTTP server ended ({error}) and begins anew."),
+            Err(_) => tracing::error!("The HTTP server panicked and begins anew."),
+        }
+        restarts.fetch_add(1, Ordering::Relaxed);
+        if *stopped.borrow() {
+            return;
+        }
+        thread::sleep(RESTART_PAUSE);
+    }
+}
+
+/// A fault that comes back at once must not keep a core busy.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);

@@ -1,0 +1,141 @@
+//! `POST /cache/clear` (spec/http-cli §2.3).
+
+use super::answer::{Wrong, detail, ok, reason, unprocessable};
+use super::reach::{Ask, told};
+use super::routes::Site;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use kvtide_core::effect::OperatorAnswer;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// Removes what nobody holds, and with `force` also what somebody does.
+pub async fn clear(State(site): State<Arc<Site>>, body: Bytes) -> Response {
+    let wanted = match Wanted::read(&body) {
+        Ok(wanted) => wanted,
+        Err(wrongs) => return unprocessable(&wrongs),
+    };
+    if wanted.tier != "l1" {
+        let text = format!("tier '{}' not supported; only 'l1'", wanted.tier);
+        return detail(StatusCode::BAD_REQUEST, &text);
+    }
+    let ask = Ask::Clear { force: wanted.force };
+    match told(site.patience, |answer| site.reach.ask(ask, answer)).await {
+        Ok(OperatorAnswer::Full(bound)) => {
+            let text = format!("too many requests at once ({bound})");
+            detail(StatusCode::SERVICE_UNAVAILABLE, &text)
+        }
+        Ok(OperatorAnswer::Done | OperatorAnswer::Removed(_)) => {
+            ok(json!({ "status": "ok", "cleared": { "tier": "l1" } }))
+        }
+        Err(unreachable) => detail(StatusCode::SERVICE_UNAVAILABLE, reason(unreachable)),
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Wanted {
+    tier: &'static str,
+    force: bool,
+}
+
+impl Wanted {
+    /// No body, or a JSON null, is all defaults; keys that nobody knows are ignored.
+    fn read(body: &[u8]) -> Result<Wanted, Vec<Wrong>> {
+        let defaults = Wanted { tier: "l1", force: false };
+        if body.is_empty() {
+            return Ok(defaults);
+        }
+        let value: Value =
+            serde_json::from_slice(body).map_err(|error| vec![Wrong::json(&error, body)])?;
+        match value {
+            Value::Null => Ok(defaults),
+            Value::Object(map) => Wanted::read_map(&map),
+            other => Err(vec![Wrong {
+                kind: "model_attributes_type",
+                location: json!(["body"]),
+                message: "Input should be a valid dictionary or object to extract fields from"
+                    .to_owned(),
+                input: other,
+                context: None,
+            }]),
+        }
+    }
+
+    fn read_map(map: &Map<String, Value>) -> Result<Wanted, Vec<Wrong>> {
+        let tier = map.get("tier").map_or(Ok("l1"), read_tier);
+        let force = map.get("force").map_or(Ok(false), read_force);
+        match (tier, force) {
+            (Ok(tier), Ok(force)) => Ok(Wanted { tier, force }),
+            (tier, force) => Err(tier.err().into_iter().chain(force.err()).collect()),
+        }
+    }
+}
+
+fn read_tier(value: &Value) -> Result<&'static str, Wrong> {
+    let known = ["l1", "l2", "all"].into_iter().find(|tier| value == tier);
+    known.ok_or_else(|| Wrong {
+        kind: "enum",
+        location: json!(["body", "tier"]),
+        message: "Input should be 'l1', 'l2' or 'all'".to_owned(),
+        input: value.clone(),
+        context: Some(json!({ "expected": "'l1', 'l2' or 'all'" })),
+    })
+}
+
+/// The peer takes the usual spellings of yes and no.
+fn read_force(value: &Value) -> Result<bool, Wrong> {
+    let wrong = |kind, message: &str| Wrong {
+        kind,
+        location: json!(["body", "force"]),
+        message: message.to_owned(),
+        input: value.clone(),
+        context: None,
+    };
+    let spelled = match value {
+        Value::Bool(force) => return Ok(*force),
+        Value::String(text) => text.to_ascii_lowercase(),
+        Value::Number(number) => number.to_string(),
+        _ => return Err(wrong("bool_type", "Input should be a valid boolean")),
+    };
+    match &*spelled {
+        "true" | "t" | "yes" | "y" | "on" | "1" | "1.0" => Ok(true),
+        "false" | "f" | "no" | "n" | "off" | "0" | "0.0" => Ok(false),
+        _ => {
+            let message = "Input should be a valid boolean, unable to interpret input";
+            Err(wrong("bool_parsing", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<Wanted, Vec<&'static str>> {
+        Wanted::read(body.as_bytes())
+            .map_err(|wrongs| wrongs.iter().map(|wrong| wrong.kind).collect())
+    }
+
+    #[test]
+    fn what_is_not_said_has_its_default() {
+        let defaults = Ok(Wanted { tier: "l1", force: false });
+        for body in ["", "null", "{}", r#"{"unknown": 1}"#] {
+            assert_eq!(read(body), defaults, "{body}");
+        }
+        assert_eq!(read(r#"{"force": "yes"}"#), Ok(Wanted { tier: "l1", force: true }));
+        assert_eq!(
+            read(r#"{"force": 0, "tier": "all"}"#),
+            Ok(Wanted { tier: "all", force: false })
+        );
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_at_once() {
+        assert_eq!(read("{"), Err(vec!["json_invalid"]));
+        assert_eq!(read("[]"), Err(vec!["model_attributes_type"]));
+        assert_eq!(read(r#"{"tier": 1, "force": 2}"#), Err(vec!["enum", "bool_parsing"]));
+        assert_eq!(read(r#"{"force": null}"#), Err(vec!["bool_type"]));
+    }
+}

@@ -1,0 +1,87 @@
+//! Routes that say whether the server lives, is ready, and who it is (spec/http-cli §2.2).
+
+use super::answer::{error, ok, reason, status};
+use super::reach::told;
+use super::routes::Site;
+use crate::version;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub async fn root() -> Response {
+    ok(json!({ "status": "ok", "service": "LMCache HTTP API" }))
+}
+
+/// As the peer's: there is an engine, or nobody would answer. `/livez` and `/readyz` say more.
+pub async fn healthcheck() -> Response {
+    ok(json!({ "status": "healthy" }))
+}
+
+/// Fails when the reactor stands still. Asks nobody, so it answers at once.
+pub async fn livez(State(site): State<Arc<Site>>) -> Response {
+    let age = site.reach.last_turn_age();
+    if age <= TURN_AGE_MAX {
+        return ok(json!({ "status": "alive" }));
+    }
+    let reason = format!("the last turn ended {:.1} s ago", age.as_secs_f64());
+    unavailable("stuck", &reason)
+}
+
+/// Fails when the server does not answer, or is about to end.
+pub async fn readyz(State(site): State<Arc<Site>>) -> Response {
+    match told(site.patience, |answer| site.reach.look(answer)).await {
+        Ok(seen) if seen.reactor.stopping => unavailable("not ready", "the server is ending"),
+        Ok(_) => ok(json!({ "status": "ready" })),
+        Err(unreachable) => unavailable("not ready", reason(unreachable)),
+    }
+}
+
+/// The watchdog of the peer's threads; ours has one that matters.
+pub async fn periodic_threads_health(State(site): State<Arc<Site>>) -> Response {
+    let stuck: &[&str] =
+        if site.reach.last_turn_age() <= TURN_AGE_MAX { &[] } else { &["reactor"] };
+    ok(json!({
+        "healthy": stuck.is_empty(),
+        "unhealthy_count": stuck.len(),
+        "unhealthy_threads": stuck,
+    }))
+}
+
+pub async fn full_version() -> Response {
+    ok(json!(version::full()))
+}
+
+pub async fn lmc_version() -> Response {
+    ok(json!(version::LMCACHE))
+}
+
+pub async fn commit_id() -> Response {
+    ok(json!(version::commit()))
+}
+
+pub async fn config(State(site): State<Arc<Site>>) -> Response {
+    ok(site.document.clone())
+}
+
+/// There is no lower tier yet.
+pub async fn config_adapters() -> Response {
+    ok(json!({ "adapters": [] }))
+}
+
+pub async fn server_status(State(site): State<Arc<Site>>) -> Response {
+    match told(site.patience, |answer| site.reach.look(answer)).await {
+        Ok(seen) => ok(site.view.document(&seen)),
+        Err(unreachable) => error(StatusCode::SERVICE_UNAVAILABLE, reason(unreachable)),
+    }
+}
+
+fn unavailable(state: &str, reason: &str) -> Response {
+    let body: Value = json!({ "status": state, "reason": reason });
+    status(StatusCode::SERVICE_UNAVAILABLE, body)
+}
+
+/// An idle reactor turns about once a second, so silence for this long is no idleness (design §2).
+const TURN_AGE_MAX: Duration = Duration::from_secs(5);

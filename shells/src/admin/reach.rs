@@ -1,0 +1,82 @@
+//! How the admin thread reaches the rest of the server. A trait, so that this folder knows neither
+//! the reactor nor telemetry, and tests can stand in for both.
+
+use kvtide_core::effect::OperatorAnswer;
+use kvtide_core::engine::Status;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Called once, on the reactor's thread, with a small value; returns at once.
+pub type Teller<T> = Box<dyn FnOnce(T) + Send>;
+
+/// What an operator wants changed: `kvtide_core::event::OperatorAsk` that owns its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    Clear { force: bool },
+    QuotaSet { salt: String, bytes: u64 },
+    QuotaRemove { salt: String },
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// The mailbox is full, or nothing came back in time.
+    Busy,
+    /// The server is ending.
+    Ended,
+}
+
+/// A look at the state, taken between two events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub engine: Status,
+    pub reactor: ReactorSeen,
+}
+
+/// What the reactor knows of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReactorSeen {
+    pub connections: u64,
+    /// Requests that wait for their answer.
+    pub requests: u64,
+    pub stopping: bool,
+    pub turns: u64,
+    pub longest_turn: Duration,
+    /// The slowest event of the longest turn; `""` where it held none.
+    pub longest_event: &'static str,
+    /// Name of the segment; None when memory is private.
+    pub pool_name: Option<String>,
+    /// Bytes of L1 that have memory behind them.
+    pub usable_bytes: u64,
+}
+
+/// The way to the reactor's mailbox, to its pulse, and to the telemetry's page.
+pub trait Reach: Send + Sync + 'static {
+    /// Puts a question into the mailbox. `answer` is called once, or dropped where the server ends
+    /// first.
+    fn ask(&self, ask: Ask, answer: Teller<OperatorAnswer>) -> Result<(), Unreachable>;
+
+    /// Asks for a look at the state, likewise.
+    fn look(&self, answer: Teller<Seen>) -> Result<(), Unreachable>;
+
+    /// Time since the last turn ended. Read without asking anybody.
+    fn last_turn_age(&self) -> Duration;
+
+    /// The page for Prometheus.
+    fn metrics_page(&self) -> String;
+}
+
+/// Waits for what `put` makes the reactor tell, at most `patience`.
+pub async fn told<T: Send + 'static>(
+    patience: Duration,
+    put: impl FnOnce(Teller<T>) -> Result<(), Unreachable>,
+) -> Result<T, Unreachable> {
+    let (tell, hear) = oneshot::channel();
+    // Whoever asked may have left: then the answer is dropped.
+    put(Box::new(move |value| drop(tell.send(value))))?;
+    match tokio::time::timeout(patience, hear).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(_)) => Err(Unreachable::Ended),
+        Err(_) => Err(Unreachable::Busy),
+    }
+}

@@ -1,0 +1,271 @@
+//! `GET /status` under the peer's keys (spec/http-cli §2.2): its command line and viewers read them
+//! by name. What the peer's threads would report is constant here, as there are no such threads; what
+//! only we know stands under `kvtide`.
+
+use super::reach::{ReactorSeen, Seen};
+use crate::version;
+use kvtide_core::config::{Config, HashAlgorithm, PolicyKind, PoolKind, TransferModes};
+use kvtide_core::engine::Status;
+use kvtide_core::engine::clients::Mode;
+use kvtide_core::engine::status::{InstanceStatus, RefusedRegistration};
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+/// What `/status` says beside the state: the configuration, as far as it is shown.
+#[derive(Clone, Debug)]
+pub struct View {
+    config: Config,
+}
+
+impl View {
+    pub fn new(config: Config) -> View {
+        View { config }
+    }
+
+    pub fn document(&self, seen: &Seen) -> Value {
+        let engine = &seen.engine;
+        let mut document = json!({
+            "is_healthy": true,
+            "engine_type": "MPCacheServer",
+            "chunk_size": self.config.chunk_size,
+            "hash_algorithm": self.hash_algorithm(),
+            "active_sessions": engine.sessions,
+            "storage_manager": self.storage_manager(engine),
+            "active_prefetch_jobs": engine.active_prefetch_jobs,
+            "active_p2p_lookup_jobs": 0,
+            "p2p_enabled": false,
+            "p2p_state": "unregistered",
+            "p2p_peer_count": 0,
+            "p2p_peers": [],
+            "worker_liveness": {
+                "enabled": !self.config.reap_after.is_zero(),
+                "reap_timeout_seconds": self.config.reap_after.as_secs_f64(),
+                "registration_grace_seconds": self.config.registration_grace.as_secs_f64(),
+                "tracked_instances": engine.instances.len(),
+            },
+            "kv_events": self.kv_events(),
+        });
+        let map = document.as_object_mut().expect("it was just made as one");
+        // A family that is not served omits its keys, as the peer's does.
+        if self.config.transfer_modes != TransferModes::EngineDriven {
+            map.insert("registered_gpu_ids".to_owned(), json!([]));
+            map.insert("cache_context_meta".to_owned(), json!({}));
+        }
+        if self.config.transfer_modes != TransferModes::ServerDriven {
+            let ids: Vec<i64> = engine.instances.iter().map(|instance| instance.id.0).collect();
+            let meta: Map<String, Value> = engine.instances.iter().map(instance).collect();
+            map.insert("registered_non_cuda_instance_ids".to_owned(), json!(ids));
+            map.insert("non_cuda_context_meta".to_owned(), json!(meta));
+        }
+        map.insert("kvtide".to_owned(), self.own(seen));
+        document
+    }
+
+    fn storage_manager(&self, engine: &Status) -> Value {
+        let l1 = self.l1_manager(engine);
+        let eviction = self.eviction_controller();
+        let adapters =
+            json!({ "num_l2_adapters": 0, "num_active_adapters": 0, "num_draining_adapters": 0 });
+        let store = with(
+            json!({
+                "is_healthy": true,
+                "thread_alive": true,
+                "pending_keys_count": 0,
+                "in_flight_task_count": 0,
+            }),
+            &adapters,
+        );
+        let prefetch = with(
+            json!({
+                "is_healthy": true,
+                "thread_alive": true,
+                "max_in_flight": 8,
+                "submission_queue_size": 0,
+                "pending_queue_size": 0,
+                "in_flight_request_count": 0,
+                "lookup_phase_count": 0,
+                "load_phase_count": 0,
+                "completed_results_count": engine.active_prefetch_jobs,
+            }),
+            &adapters,
+        );
+        json!({
+            "is_healthy": true,
+            "l1_managers": { "_default": l1 },
+            "store_controllers": { "_default": store },
+            "l1_eviction_controllers": { "_default": eviction },
+            "prefetch_controller": prefetch,
+            "l2_eviction_controller": { "is_healthy": true, "thread_alive": true, "adapters": [] },
+            "l2_adapters": [],
+            "num_l2_adapters": 0,
+            "l1_usage": [engine.used_bytes, engine.total_bytes],
+            "l1_capacity_bytes_by_backend": { "dram": engine.configured_bytes },
+            "l1_manager": l1,
+            "store_controller": store,
+            "l1_eviction_controller": eviction,
+            // Where the peer's command line looks for the policy, in vain with the peer.
+            "eviction_controller": eviction,
+        })
+    }
+
+    fn l1_manager(&self, engine: &Status) -> Value {
+        let ratio = match engine.total_bytes {
+            0 => 0.0,
+            total => engine.used_bytes as f64 / total as f64,
+        };
+        json!({
+            "is_healthy": true,
+            "total_object_count": engine.objects,
+            "write_locked_count": engine.staged_objects,
+            "read_locked_count": engine.leased_objects,
+            "temporary_count": 0,
+            "staging_object_count": engine.staged_objects,
+            "staging_bytes": engine.staged_bytes,
+            "memory_used_bytes": engine.used_bytes,
+            "memory_total_bytes": engine.total_bytes,
+            "memory_configured_bytes": engine.configured_bytes,
+            "capacity_bytes_by_backend": { "dram": engine.configured_bytes },
+            "memory_usage_ratio": ratio,
+            "write_ttl_seconds": self.config.write_ttl.as_secs(),
+            "read_ttl_seconds": self.config.read_ttl.as_secs(),
+        })
+    }
+
+    fn eviction_controller(&self) -> Value {
+        let policy = match self.config.policy {
+            PolicyKind::Lru => "LRU",
+            PolicyKind::Arc => "ARC",
+            PolicyKind::IsolatedLru => "IsolatedLRU",
+            PolicyKind::Noop => "noop",
+        };
+        json!({
+            "is_healthy": true,
+            "thread_alive": true,
+            "eviction_policy": policy,
+            "trigger_watermark": ratio(self.config.watermark_ppm),
+            "eviction_ratio": ratio(self.config.ratio_ppm),
+        })
+    }
+
+    /// Not served yet: subscribers are told so at once.
+    fn kv_events(&self) -> Value {
+        json!({
+            "enabled": false,
+            "incarnation": self.config.incarnation,
+            "log_depth": 0,
+            "log_capacity": 0,
+            "next_seq": 1,
+            "lost_markers": 0,
+            "unbound_stores": 0,
+            "subscribers": 0,
+        })
+    }
+
+    fn hash_algorithm(&self) -> &'static str {
+        match self.config.hash_algorithm {
+            HashAlgorithm::Blake3 => "blake3",
+            HashAlgorithm::Sha256Cbor => "sha256_cbor",
+        }
+    }
+
+    fn own(&self, seen: &Seen) -> Value {
+        let Seen { engine, reactor } = seen;
+        let modes: Map<String, Value> = engine.instances.iter().map(transfer).collect();
+        let refusals: Vec<Value> =
+            engine.refused_registrations.iter().map(|refused| self.refusal(refused)).collect();
+        json!({
+            "version": version::KVTIDE,
+            "instance_id": self.config.server_id,
+            "pool": self.pool(engine, reactor),
+            "bytes": {
+                "resident": engine.resident_bytes,
+                "staged": engine.staged_bytes,
+                "leased": engine.leased_bytes,
+                "condemned": engine.condemned_bytes,
+            },
+            "condemned_objects": engine.condemned_objects,
+            "evicted_objects": engine.evicted_objects,
+            "lease_units": engine.lease_units,
+            "tickets": engine.tickets,
+            "jobs": engine.jobs,
+            "parked_waits": engine.parked_waits,
+            "stale_endings": engine.stale_endings,
+            "instances": modes,
+            "refused_registrations": {
+                "total": engine.refused_registrations_total,
+                "last": refusals,
+            },
+            "reactor": {
+                "connections": reactor.connections,
+                "requests": reactor.requests,
+                "stopping": reactor.stopping,
+                "turns": reactor.turns,
+                "longest_turn_seconds": reactor.longest_turn.as_secs_f64(),
+                "longest_turn_event": reactor.longest_event,
+            },
+        })
+    }
+
+    fn pool(&self, engine: &Status, reactor: &ReactorSeen) -> Value {
+        let kind = match self.config.pool {
+            PoolKind::Shared => "shared",
+            PoolKind::Private => "private",
+        };
+        json!({
+            "kind": kind,
+            "name": reactor.pool_name,
+            "configured_bytes": engine.configured_bytes,
+            "usable_bytes": reactor.usable_bytes,
+        })
+    }
+
+    fn refusal(&self, refused: &RefusedRegistration) -> Value {
+        let wall = Duration::from_nanos(self.config.wall_nanos.saturating_add(refused.at.0));
+        json!({
+            "time": wall.as_secs_f64(),
+            "instance_id": refused.instance.0,
+            "model_name": refused.model,
+            "reason": refused.reason.label(),
+            "text": refused.reason.to_string(),
+        })
+    }
+}
+
+fn instance(instance: &InstanceStatus) -> (String, Value) {
+    let meta = json!({
+        "model_name": instance.model,
+        "world_size": instance.world_size,
+        "block_size": instance.block_size,
+        "use_mla": instance.layout.planes == 1,
+    });
+    (instance.id.0.to_string(), meta)
+}
+
+fn transfer(instance: &InstanceStatus) -> (String, Value) {
+    let mode = match instance.mode {
+        Mode::Unknown => "unknown",
+        Mode::SharedMemory => "shared_memory",
+        Mode::Inline => "inline",
+    };
+    let shown = json!({
+        "transfer": mode,
+        "pinged": instance.pinged,
+        "silent_seconds": instance.silent_for.as_secs_f64(),
+        "dtype": instance.layout.dtype.name(),
+        "bytes_per_chunk": instance.layout.bytes(),
+    });
+    (instance.id.0.to_string(), shown)
+}
+
+/// Both objects' keys in one.
+fn with(mut first: Value, second: &Value) -> Value {
+    let second = second.as_object().cloned().unwrap_or_default();
+    if let Some(first) = first.as_object_mut() {
+        first.extend(second);
+    }
+    first
+}
+
+fn ratio(parts_per_million: u64) -> f64 {
+    parts_per_million as f64 / 1e6
+}
