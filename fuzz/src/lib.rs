@@ -3,10 +3,27 @@
 //!
 //! A target does not only wait for a panic: it says what holds for any input.
 
+pub mod front;
 pub mod msgpack;
 pub mod request;
 pub mod zmtp;
 
 /// Every target by the name of its folder of seeds.
-pub const TARGETS: &[(&str, fn(&[u8]))] =
-    &[("msgpack", msgpack::run), ("request", request::run), ("zmtp", zmtp::run)];
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+    ("front", front::run),
+    ("msgpack", msgpack::run),
+    ("request", request::run),
+    ("zmtp", zmtp::run),
+];
+
+/// Frames, each behind its length in two bytes, big end first. The last one may be cut.
+fn frames(mut input: &[u8]) -> Vec<&[u8]> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = input.split_at_checked(2) {
+        let bytes = usize::from(u16::from_be_bytes([head[0], head[1]])).min(rest.len());
+        let (frame, rest) = rest.split_at(bytes);
+        frames.push(frame);
+        input = rest;
+    }
+    frames
+}

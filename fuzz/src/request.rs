@@ -6,6 +6,7 @@
 //!
 //! What decodes is written and decoded again, to the same bytes. Whatever does not has an answer.
 
+use super::frames;
 use kvtide_core::wire::answer::{fault_answer, unserved_answer};
 use kvtide_core::wire::client::encode_payloads;
 use kvtide_core::wire::operation::{decode_operation, decode_stream_control};
@@ -30,15 +31,4 @@ pub fn run(input: &[u8]) {
             let _answer = fault_answer(operation, fault, 1);
         }
     }
-}
-
-fn frames(mut input: &[u8]) -> Vec<&[u8]> {
-    let mut frames = Vec::new();
-    while let Some((head, rest)) = input.split_at_checked(2) {
-        let bytes = usize::from(u16::from_be_bytes([head[0], head[1]])).min(rest.len());
-        let (frame, rest) = rest.split_at(bytes);
-        frames.push(frame);
-        input = rest;
-    }
-    frames
 }

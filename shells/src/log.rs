@@ -1,6 +1,6 @@
-//! Log lines on standard error, in the peer's form: `[time] LMCache LEVEL: message (file:line:module)`
-//! (spec/http-cli §4.1). Colour only on a terminal. Times are UTC, counted from the one reading of
-//! the wall clock at start.
+//! Log lines on standard error, in the peer's form: `[time] LMCache LEVEL: message
+//! (file:line:module)` (spec/http-cli §4.1). Colour only on a terminal. Times are UTC, counted from
+//! the one reading of the wall clock at start.
 
 use crate::clock::Clock;
 use std::fmt;
@@ -115,8 +115,8 @@ impl fmt::Display for WallTime {
     }
 }
 
-/// The Gregorian date of a day since 1970. Years are counted from March, so that the leap day is the
-/// last of its year and months have a closed form; 400 years are one era of 146097 days.
+/// The Gregorian date of a day since 1970. Years are counted from March, so that the leap day is
+/// the last of its year and months have a closed form; 400 years are one era of 146097 days.
 fn date_of(days_since_1970: u64) -> (u64, u64, u64) {
     let days = days_since_1970 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

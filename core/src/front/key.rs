@@ -108,7 +108,8 @@ impl KeyReader {
     }
 
     /// Goes on reading `frame`, which must be the same one on every call. Takes what it uses off
-    /// `budget` and passes it by one block at most. After `Done` or an error it is not called again.
+    /// `budget` and passes it by one block at most. After `Done` or an error it is not called
+    /// again.
     pub fn read(
         &mut self,
         frame: &[u8],

@@ -2,8 +2,8 @@
 //!
 //! * [`mailbox`]: many threads put, the reactor takes. A put into an empty mailbox wakes the
 //!   reactor through a closure that its owner gave.
-//! * [`lane`]: one thread puts, one takes. The taking side sleeps in [`lane::Consumer::wait`], or is
-//!   woken by a closure where it has a poll of its own.
+//! * [`lane`]: one thread puts, one takes. The taking side sleeps in [`lane::Consumer::wait`], or
+//!   is woken by a closure where it has a poll of its own.
 //!
 //! Both are bounded, and full is an answer: a put never waits for room, it hands the value back.
 //! Both sides see the end of the other. The one invariant: a value that was accepted is taken or

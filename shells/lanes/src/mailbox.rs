@@ -51,8 +51,8 @@ pub struct Mailbox<T> {
 
 impl<T> Mailbox<T> {
     /// Replaces what is in `into` by everything that was put. False when every sender is gone and
-    /// nothing will come after what is now in `into`. A reactor that does not handle all of it at once must come back by itself: nobody wakes it
-    /// for what it has already taken.
+    /// nothing will come after what is now in `into`. A reactor that does not handle all of it at
+    /// once must come back by itself: nobody wakes it for what it has already taken.
     pub fn take(&mut self, into: &mut Vec<T>) -> bool {
         self.queue.take(into)
     }

@@ -1,5 +1,5 @@
-//! The answer to `GET /config`: the whole resolved configuration under the peer's names (spec/http-cli
-//! §2.2). Values that could be credentials are replaced, whoever put them there.
+//! The answer to `GET /config`: the whole resolved configuration under the peer's names
+//! (spec/http-cli §2.2). Values that could be credentials are replaced, whoever put them there.
 
 use super::flags::ServerFlags;
 use super::values::spelling;

@@ -1,6 +1,6 @@
-//! The flags of `kvtide server` as clap sees them: the peer's names, types and defaults (spec/http-cli
-//! §1.2), and a few of our own. What a flag means is settled in `settings.rs`; which ones are not
-//! served is a table in `unserved.rs`.
+//! The flags of `kvtide server` as clap sees them: the peer's names, types and defaults
+//! (spec/http-cli §1.2), and a few of our own. What a flag means is settled in `settings.rs`; which
+//! ones are not served is a table in `unserved.rs`.
 
 use super::values::{
     Gibibytes, Hash, Policy, Transfer, align_bytes, fraction, gibibytes, group, mode_bits,

@@ -1,7 +1,7 @@
-//! Shortened flags. The peer accepts any unambiguous beginning of a flag's name (`--l1-size 10`), and
-//! scripts rely on it. Clap does the same, but over all flags, and a flag that only we have must not
-//! make a beginning ambiguous that the peer understands. So beginnings are looked up among the peer's
-//! names first; what they do not settle is left to clap.
+//! Shortened flags. The peer accepts any unambiguous beginning of a flag's name (`--l1-size 10`),
+//! and scripts rely on it. Clap does the same, but over all flags, and a flag that only we have
+//! must not make a beginning ambiguous that the peer understands. So beginnings are looked up among
+//! the peer's names first; what they do not settle is left to clap.
 
 use clap::Command;
 use std::ffi::OsString;
