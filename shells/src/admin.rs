@@ -1,9 +1,9 @@
 //! The operators' door: HTTP on a thread of its own, so that neither JSON nor a slow browser ever
-//! costs the reactor a turn (design §2). It owns no state: every answer is a constant, a number that
-//! another thread keeps, or what the reactor says when asked.
+//! costs the reactor a turn (design §2). It owns no state: every answer is a constant, a number
+//! that another thread keeps, or what the reactor says when asked.
 //!
-//! The one invariant: no request waits longer than `Options::patience` for the reactor; whoever would
-//! is told that the server is busy.
+//! The one invariant: no request waits longer than `Options::patience` for the reactor; whoever
+//! would is told that the server is busy.
 
 mod answer;
 mod cache;

@@ -1,5 +1,5 @@
-//! The shapes of answers (spec/http-cli §2.1). Errors come in two, and clients read one or the other
-//! depending on the route: `detail` under `/cache` and for unknown paths, `error` elsewhere.
+//! The shapes of answers (spec/http-cli §2.1). Errors come in two, and clients read one or the
+//! other depending on the route: `detail` under `/cache` and for unknown paths, `error` elsewhere.
 
 use super::reach::Unreachable;
 use axum::Json;

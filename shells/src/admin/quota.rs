@@ -1,5 +1,5 @@
-//! `/quota*`: limits per tenant (spec/http-cli §2.4). They are kept by the engine and will bind lower
-//! tiers; what a tenant uses there is nothing as long as there is no lower tier.
+//! `/quota*`: limits per tenant (spec/http-cli §2.4). They are kept by the engine and will bind
+//! lower tiers; what a tenant uses there is nothing as long as there is no lower tier.
 
 use super::answer::{error, not_found, ok, reason};
 use super::reach::{Ask, Unreachable, told};

@@ -1,5 +1,5 @@
-//! Which path leads where, and the peer's conventions for the rest: unknown paths, methods, trailing
-//! slashes and HEAD (spec/http-cli §2.1).
+//! Which path leads where, and the peer's conventions for the rest: unknown paths, methods,
+//! trailing slashes and HEAD (spec/http-cli §2.1).
 
 use super::answer::{method_not_allowed, not_found, plain};
 use super::reach::Reach;

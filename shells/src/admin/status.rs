@@ -1,6 +1,6 @@
 //! `GET /status` under the peer's keys (spec/http-cli §2.2): its command line and viewers read them
-//! by name. What the peer's threads would report is constant here, as there are no such threads; what
-//! only we know stands under `kvtide`.
+//! by name. What the peer's threads would report is constant here, as there are no such threads;
+//! what only we know stands under `kvtide`.
 
 use super::reach::{ReactorSeen, Seen};
 use crate::version;

@@ -1,0 +1,208 @@
+//! From a command line to a server that stands: settings, addresses, memory, helper threads. What
+//! serves on that ground, the reactor, is handed in, so this file knows neither sockets of clients
+//! nor the engine.
+//!
+//! The one invariant: whatever can make a start fail is tried before anybody is let in, so a port
+//! that accepts means a server that answers (spec/http-cli §4.1, §4.3).
+
+pub mod grow;
+pub mod threads;
+
+use crate::admin::bind_metrics;
+use crate::arena::sizing::Bytes;
+use crate::arena::{Arena, ArenaError, Grower, Machine, segment};
+use crate::cli::settings::is_yes;
+use crate::cli::{Asked, ConfigFault, EXIT_CONFIG, EXIT_STARTUP, Settings, Start, parse};
+use crate::clock::Clock;
+use crate::sockets::{BindError, Bound};
+use crate::{entropy, log, version};
+use kvtide_core::config::PoolKind;
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+
+/// What a server stands on. All of it is ours; nobody is let in yet.
+#[derive(Debug)]
+pub struct Ground {
+    pub settings: Settings,
+    pub clock: Clock,
+    pub arena: Arena,
+    /// Grows the arena while serving; None when all of it is there already.
+    pub grower: Option<Grower>,
+    /// Holds the engines' address until whoever serves it takes over: dropping it frees the port.
+    pub request: Bound,
+    pub http: Bound,
+    /// `--prometheus-port`.
+    pub metrics: Option<Bound>,
+}
+
+/// Why there is no server, and the exit status that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartFault {
+    pub exit: u8,
+    pub message: String,
+}
+
+impl StartFault {
+    /// Something that this machine does not allow.
+    pub fn world(message: impl fmt::Display) -> StartFault {
+        StartFault { exit: EXIT_STARTUP, message: message.to_string() }
+    }
+}
+
+impl fmt::Display for StartFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<ConfigFault> for StartFault {
+    fn from(fault: ConfigFault) -> StartFault {
+        StartFault { exit: fault.exit, message: fault.to_string() }
+    }
+}
+
+impl From<BindError> for StartFault {
+    fn from(error: BindError) -> StartFault {
+        StartFault::world(error)
+    }
+}
+
+impl From<ArenaError> for StartFault {
+    fn from(error: ArenaError) -> StartFault {
+        StartFault::world(error)
+    }
+}
+
+/// Runs the program. `serve` serves until it is told to end, and says with which exit status.
+pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFault>) -> u8 {
+    let clock = Clock::start();
+    let ended = match parse(args) {
+        Ok(Asked::Print { text, to_stdout, exit }) => return print(&text, to_stdout, exit),
+        Ok(Asked::Serve { flags, warnings }) => {
+            log::start(clock, variable("LMCACHE_LOG_LEVEL").as_deref());
+            show_banner();
+            settle(&flags, warnings, clock).and_then(Ground::lay).and_then(serve)
+        }
+        Err(fault) => Err(fault.into()),
+    };
+    ended.unwrap_or_else(|fault| complain(&fault))
+}
+
+/// What the flags come to on this machine, and now.
+fn settle(
+    flags: &crate::cli::flags::ServerFlags,
+    warnings: Vec<String>,
+    clock: Clock,
+) -> Result<(Settings, Clock), StartFault> {
+    let start = Start {
+        environment: &variable,
+        machine: Machine::read(),
+        seed: entropy::seed(),
+        random_id: &entropy::uuid(),
+        wall_nanos: clock.wall_nanos_at_start(),
+    };
+    let settings = Settings::resolve(flags, start)?;
+    for warning in warnings.iter().chain(&settings.warnings) {
+        tracing::warn!("{warning}");
+    }
+    Ok((settings, clock))
+}
+
+impl Ground {
+    /// Takes every address, then memory.
+    fn lay((settings, clock): (Settings, Clock)) -> Result<Ground, StartFault> {
+        let request = Bound::bind(&settings.request_host, settings.request_port)?;
+        let http = Bound::bind(&settings.http_host, settings.http_port)?;
+        let metrics = settings.metrics_port.and_then(|port| metrics_address(&settings, port));
+        for stale in segment::sweep() {
+            tracing::info!("Removed segment {stale}, which a server of this user left behind.");
+        }
+        let (mut arena, grower) = match settings.engine.pool {
+            PoolKind::Shared => Arena::shared(&settings.segment, settings.engine.l1_bytes)?,
+            PoolKind::Private => Arena::private(settings.engine.l1_bytes)?,
+        };
+        announce_memory(&arena);
+        let grower = if settings.lazy {
+            Some(grower)
+        } else {
+            let terminal = io::stderr().is_terminal();
+            grow::before_serving(&mut arena, grower, terminal.then_some(&mut io::stderr()))
+                .map_err(StartFault::world)?;
+            None
+        };
+        Ok(Ground { settings, clock, arena, grower, request, http, metrics })
+    }
+}
+
+/// The lines that users wait for (spec/http-cli §4.1). Called when clients are let in.
+pub fn announce_serving(settings: &Settings, port: u16) {
+    let host = &settings.request_host;
+    tracing::info!("LMCache zmq cache server is running on {host}:{port}");
+    tracing::info!("LMCache cache server is running...");
+}
+
+/// Likewise, when the HTTP thread listens.
+pub fn announce_http(http: &Settings, port: u16) {
+    tracing::info!("LMCache HTTP server initialized on {}:{port}", http.http_host);
+}
+
+/// F24: the whole size is told, once, in words.
+fn announce_memory(arena: &Arena) {
+    let size = Bytes(arena.bytes());
+    match arena.pool_name() {
+        Some(name) => tracing::info!("L1 is {size} of shared memory, segment {name}"),
+        None => tracing::info!("L1 is {size} of private memory"),
+    }
+}
+
+/// The peer opens nothing at this port, so servers that share a host are often told the same one.
+fn metrics_address(settings: &Settings, port: u16) -> Option<Bound> {
+    match bind_metrics(&settings.http_host, port) {
+        Ok(bound) => Some(bound),
+        Err(error) => {
+            let http = settings.http_port;
+            tracing::warn!("--prometheus-port: {error}; /metrics is on port {http} only");
+            None
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
+fn show_banner() {
+    if variable("LMCACHE_DISABLE_BANNER").is_some_and(|text| is_yes(&text)) {
+        return;
+    }
+    let version = version::KVTIDE;
+    let peer = version::LMCACHE;
+    eprintln!("  ~~~~  kvtide {version}\n ~~  ~~~~  serves clients of lmcache {peer}");
+}
+
+fn print(text: &str, to_stdout: bool, exit: u8) -> u8 {
+    // A reader that has gone away wants no more text.
+    if to_stdout {
+        io::stdout().write_all(text.as_bytes()).ok();
+    } else {
+        io::stderr().write_all(text.as_bytes()).ok();
+    }
+    exit
+}
+
+/// A faulty configuration ends in a bare last line, which scripts read; a start that failed is told
+/// in the log.
+fn complain(fault: &StartFault) -> u8 {
+    if fault.exit == EXIT_CONFIG {
+        eprintln!("{fault}");
+    } else {
+        tracing::error!("The server cannot start: {fault}");
+        // Before the log is set up, and for whoever filters it.
+        if !tracing::enabled!(tracing::Level::ERROR) {
+            eprintln!("{fault}");
+        }
+    }
+    fault.exit
+}
