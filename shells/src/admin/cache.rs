@@ -68,30 +68,36 @@ impl Wanted {
         let force = map.get("force").map_or(Ok(false), read_force);
         match (tier, force) {
             (Ok(tier), Ok(force)) => Ok(Wanted { tier, force }),
-            (tier, force) => Err(tier.err().into_iter().chain(force.err()).collect()),
+            (tier, force) => {
+                Err(tier.err().into_iter().chain(force.err()).map(|wrong| *wrong).collect())
+            }
         }
     }
 }
 
-fn read_tier(value: &Value) -> Result<&'static str, Wrong> {
+fn read_tier(value: &Value) -> Result<&'static str, Box<Wrong>> {
     let known = ["l1", "l2", "all"].into_iter().find(|tier| value == tier);
-    known.ok_or_else(|| Wrong {
-        kind: "enum",
-        location: json!(["body", "tier"]),
-        message: "Input should be 'l1', 'l2' or 'all'".to_owned(),
-        input: value.clone(),
-        context: Some(json!({ "expected": "'l1', 'l2' or 'all'" })),
+    known.ok_or_else(|| {
+        Box::new(Wrong {
+            kind: "enum",
+            location: json!(["body", "tier"]),
+            message: "Input should be 'l1', 'l2' or 'all'".to_owned(),
+            input: value.clone(),
+            context: Some(json!({ "expected": "'l1', 'l2' or 'all'" })),
+        })
     })
 }
 
 /// The peer takes the usual spellings of yes and no.
-fn read_force(value: &Value) -> Result<bool, Wrong> {
-    let wrong = |kind, message: &str| Wrong {
-        kind,
-        location: json!(["body", "force"]),
-        message: message.to_owned(),
-        input: value.clone(),
-        context: None,
+fn read_force(value: &Value) -> Result<bool, Box<Wrong>> {
+    let wrong = |kind, message: &str| {
+        Box::new(Wrong {
+            kind,
+            location: json!(["body", "force"]),
+            message: message.to_owned(),
+            input: value.clone(),
+            context: None,
+        })
     };
     let spelled = match value {
         Value::Bool(force) => return Ok(*force),
