@@ -6,6 +6,7 @@ pub mod cli;
 pub mod clock;
 pub mod entropy;
 pub mod log;
+pub mod reactor;
 pub mod sockets;
 pub mod telemetry;
 pub mod version;
