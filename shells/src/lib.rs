@@ -7,6 +7,7 @@ pub mod clock;
 pub mod entropy;
 pub mod log;
 pub mod server;
+pub mod reactor;
 pub mod sockets;
 pub mod telemetry;
 pub mod version;

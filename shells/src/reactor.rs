@@ -1,0 +1,494 @@
+//! The reactor: one thread that owns all state. It turns what sockets, the mailbox, the clock and
+//! signals bring into events for the engine, and what the engine orders into bytes (design §2).
+//!
+//! ```text
+//! poll -> edges -> accept -> serve the ready list -> tick -> notes -> effects -> writes -> facts
+//! ```
+//!
+//! Edges are seen once, so whatever is not used up stays on a list and the next poll does not wait.
+//! Invariant: a turn is bounded, in connections, in messages and bytes of each, and in what is
+//! written; so no client's work delays another's by more than a turn.
+
+pub mod listener;
+pub mod notes;
+pub mod shared;
+pub mod signals;
+pub mod status;
+pub mod turns;
+
+mod body;
+mod buffers;
+mod connection;
+mod counters;
+mod effects;
+mod input;
+mod message;
+mod outgoing;
+mod requests;
+mod socket;
+
+pub use counters::{Closing, Counters};
+pub use listener::ListenAddress;
+pub use notes::{Look, Note, OperatorRequest, OperatorTeller};
+pub use shared::Desk;
+pub use signals::{Signal, Signals};
+pub use status::ReactorStatus;
+pub use turns::{LastTurn, TurnTimes};
+
+use crate::arena::Arena;
+use crate::clock::Clock;
+use crate::telemetry::FactBatch;
+use connection::{Connection, Served};
+use kvtide_core::effect::{OperatorAnswer, Outbox};
+use kvtide_core::event::Event;
+use kvtide_core::front::Front;
+use kvtide_core::limits::CONNECTIONS_MAX;
+use kvtide_core::names::{self, Operator};
+use kvtide_core::slots::Slots;
+use kvtide_core::time::{Duration, Instant};
+use kvtide_lanes::lane::Producer;
+use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
+use listener::{Accepted, Listener, Spare};
+use mio::{Events, Poll, Token, Waker};
+use shared::{Door, Shared};
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use turns::Turns;
+
+/// What the reactor is made of. Everything is moved to its thread.
+pub struct Parts<E> {
+    pub engine: E,
+    pub front: Front,
+    pub arena: Arena,
+    pub clock: Clock,
+    /// Where facts go; None drops them.
+    pub facts: Option<Producer<FactBatch>>,
+}
+
+pub struct Reactor<E> {
+    poll: Poll,
+    events: Events,
+    listeners: Vec<Listener>,
+    spare: Spare,
+    /// Until then nothing is accepted: no descriptor was to be had.
+    accept_after: Instant,
+    signals: Option<Signals>,
+    mailbox: Mailbox<Note<E>>,
+    sender: Sender<Note<E>>,
+    notes: Vec<Note<E>>,
+    operators: Slots<OperatorTeller>,
+    connections: Slots<Box<Connection>>,
+    /// Connections that can be brought forward, each once.
+    ready: VecDeque<names::Connection>,
+    shared: Shared<E>,
+    /// What is being carried out: effects and their slots.
+    orders: Outbox,
+    facts: Option<Producer<FactBatch>>,
+    /// The last batch was lost.
+    facts_lost: bool,
+    last_turn: LastTurn,
+    sweep_at: Instant,
+    stopping: Option<Stopping>,
+}
+
+/// The server is ending.
+#[derive(Clone, Copy, Debug)]
+struct Stopping {
+    signal: Signal,
+    /// What is not answered and written by then is given up.
+    until: Instant,
+    /// A second signal: now.
+    at_once: bool,
+}
+
+impl<E: Desk> Reactor<E> {
+    pub fn new(parts: Parts<E>) -> io::Result<Reactor<E>> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), MAILBOX)?);
+        // Waking fails only where the poll is gone, and then nobody is left to be woken.
+        let (sender, mailbox) = mailbox(MAILBOX_NOTES, move || drop(waker.wake()));
+        let last_turn = LastTurn::default();
+        let turns = Turns::new(last_turn.clone());
+        let Parts { engine, front, arena, clock, facts } = parts;
+        let door = Door { engine, out: Outbox::default(), turns, clock };
+        Ok(Reactor {
+            poll,
+            events: Events::with_capacity(POLL_EVENTS),
+            listeners: Vec::new(),
+            spare: Spare::hold(),
+            accept_after: Instant::ZERO,
+            signals: None,
+            mailbox,
+            sender,
+            notes: Vec::new(),
+            operators: Slots::with_limit(MAILBOX_NOTES),
+            connections: Slots::with_limit(CONNECTIONS_MAX),
+            ready: VecDeque::new(),
+            shared: Shared::new(door, front, arena),
+            orders: Outbox::default(),
+            facts,
+            facts_lost: false,
+            last_turn,
+            sweep_at: Instant::ZERO,
+            stopping: None,
+        })
+    }
+
+    /// Binds an address and says which it became.
+    pub fn listen(&mut self, address: &ListenAddress) -> io::Result<ListenAddress> {
+        self.add(Listener::bind(address)?)
+    }
+
+    /// Accepts at a socket that was bound, and is listened to, already.
+    pub fn accept_at(&mut self, socket: TcpListener) -> io::Result<ListenAddress> {
+        self.add(Listener::of(socket)?)
+    }
+
+    fn add(&mut self, mut listener: Listener) -> io::Result<ListenAddress> {
+        let token = Token(FIRST_LISTENER + self.listeners.len());
+        assert!(token.0 < FIRST_CONNECTION, "a server listens at a handful of addresses");
+        listener.register(self.poll.registry(), token)?;
+        let bound = listener.address().clone();
+        self.listeners.push(listener);
+        Ok(bound)
+    }
+
+    /// Lets these signals end the server.
+    pub fn watch(&mut self, mut signals: Signals) -> io::Result<()> {
+        signals.register(self.poll.registry(), SIGNALS)?;
+        self.signals = Some(signals);
+        Ok(())
+    }
+
+    /// A way in for another thread.
+    pub fn sender(&self) -> Sender<Note<E>> {
+        self.sender.clone()
+    }
+
+    /// For `/livez`: an idle reactor turns at least once a second.
+    pub fn last_turn(&self) -> LastTurn {
+        self.last_turn.clone()
+    }
+
+    /// Serves until a signal or a note ends the server. Fails only where polling itself does.
+    pub fn run(&mut self) -> io::Result<Signal> {
+        loop {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut self.events, Some(timeout)) {
+                Ok(()) => {}
+                // A signal handler ran, or a ring has news: a turn like any other.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            self.turn();
+            if let Some(signal) = self.finished() {
+                return Ok(signal);
+            }
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = self.shared.door.clock.now();
+        self.shared.now = now;
+        self.shared.door.turns.begin(now);
+        self.take_edges();
+        self.accept();
+        self.serve_ready();
+        self.tick();
+        self.take_notes();
+        self.carry_out();
+        self.write();
+        self.sweep();
+        self.tell_facts();
+        self.shared.door.turns.end(self.shared.door.clock.now());
+    }
+
+    /// How long the next poll may wait: not at all while somebody can be brought forward.
+    fn timeout(&self) -> Duration {
+        let now = self.shared.door.clock.now();
+        let accepting = self.listeners.iter().any(|listener| listener.ready);
+        let busy = !self.ready.is_empty()
+            || !self.shared.dirty.is_empty()
+            || (accepting && now >= self.accept_after);
+        if busy {
+            return Duration::ZERO;
+        }
+        let mut until = now + HEARTBEAT;
+        if accepting {
+            until = until.min(self.accept_after);
+        }
+        if let Some(tick) = self.shared.door.engine.next_tick() {
+            until = until.min(tick);
+        }
+        if let Some(stopping) = &self.stopping {
+            until = until.min(stopping.until);
+        }
+        until.since(now)
+    }
+
+    fn take_edges(&mut self) {
+        for event in &self.events {
+            match event.token() {
+                // Looked at in every turn.
+                MAILBOX | SIGNALS => {}
+                Token(token) if token < FIRST_CONNECTION => {
+                    if let Some(listener) = self.listeners.get_mut(token - FIRST_LISTENER) {
+                        listener.ready = true;
+                    }
+                }
+                Token(token) => {
+                    let index = (token - FIRST_CONNECTION) as u32;
+                    // The edge may be of a connection that had this place before; then it is
+                    // a try too many and nothing else.
+                    let Some(connection) = self.connections.at_mut(index) else { continue };
+                    connection.readable |= event.is_readable() || event.is_error();
+                    connection.hung_up |= event.is_read_closed() || event.is_error();
+                    if event.is_writable() || event.is_error() {
+                        connection.writable = true;
+                        if !connection.outgoing.is_empty() {
+                            connection.mark_dirty(&mut self.shared);
+                        }
+                    }
+                    list(&mut self.ready, connection, self.shared.stopping);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        if self.shared.now < self.accept_after {
+            return;
+        }
+        for at in 0..self.listeners.len() {
+            for _ in 0..ACCEPTS_PER_TURN {
+                if !self.listeners[at].ready {
+                    break;
+                }
+                match self.listeners[at].accept(&mut self.spare) {
+                    Accepted::Client(socket) => self.admit(socket),
+                    Accepted::Nobody => {}
+                    Accepted::TurnedAway => self.shared.counters.turned_away_descriptors += 1,
+                    Accepted::Exhausted => {
+                        self.accept_after = self.shared.now + ACCEPT_PAUSE;
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a newcomer its place. Without one it is closed at once, which it understands better
+    /// than silence.
+    fn admit(&mut self, socket: socket::Socket) {
+        let connection = Box::new(Connection::new(socket, self.shared.now));
+        let Ok(name) = self.connections.insert(connection) else {
+            self.shared.counters.turned_away_full += 1;
+            return;
+        };
+        let connection = self.connections.find_mut(name).expect("it was just put there");
+        connection.name = names::Connection(name);
+        let token = Token(FIRST_CONNECTION + name.index as usize);
+        if connection.socket.register(self.poll.registry(), token).is_err() {
+            // It left before it was looked at; the engine has not heard of it.
+            self.connections.remove(name);
+            return;
+        }
+        self.shared.counters.accepted += 1;
+        connection.greet(&mut self.shared);
+    }
+
+    fn serve_ready(&mut self) {
+        for _ in 0..self.ready.len().min(CONNECTIONS_PER_TURN) {
+            let Some(name) = self.ready.pop_front() else { return };
+            let Some(connection) = self.connections.find_mut(name.0) else { continue };
+            connection.listed = false;
+            match connection.serve(&mut self.shared) {
+                Served::Again => list(&mut self.ready, connection, self.shared.stopping),
+                Served::Idle => {}
+                Served::Ended => {
+                    // What its last requests brought about is queued first, and ends with it.
+                    self.carry_out();
+                    let connection = self.connections.remove(name.0);
+                    connection.expect("it was just served").end(&mut self.shared);
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let due = self.shared.door.engine.next_tick();
+        if due.is_some_and(|due| due <= self.shared.door.clock.now()) {
+            self.shared.door.tell(Event::Tick);
+        }
+    }
+
+    fn take_notes(&mut self) {
+        let mut notes = std::mem::take(&mut self.notes);
+        // False would mean that every sender is gone; the reactor keeps one itself.
+        let _ = self.mailbox.take(&mut notes);
+        for note in notes.drain(..) {
+            match note {
+                Note::ArenaGrown { bytes } => {
+                    self.shared.arena.grown_to(bytes);
+                    self.shared.door.tell(Event::ArenaGrown { bytes });
+                }
+                Note::Operator { ask, answer } => self.operate(&ask, answer),
+                Note::Look(look) => look(&self.shared.door.engine, &self.status()),
+                Note::Stop(signal) => self.stop(signal),
+            }
+        }
+        self.notes = notes;
+        let mut came = [None; 2];
+        if let Some(signals) = &mut self.signals {
+            let mut at = 0;
+            // The first decides how the server ends, a second when; more say nothing new.
+            signals.take(|signal| {
+                if let Some(place) = came.get_mut(at) {
+                    *place = Some(signal);
+                    at += 1;
+                }
+            });
+        }
+        came.into_iter().flatten().for_each(|signal| self.stop(signal));
+    }
+
+    fn operate(&mut self, ask: &OperatorRequest, answer: OperatorTeller) {
+        match self.operators.insert(answer) {
+            Ok(name) => {
+                let operator = Operator((name.generation as u64) << 32 | name.index as u64);
+                self.shared.door.tell(Event::OperatorAsked { operator, ask: ask.ask() });
+            }
+            Err(answer) => answer(OperatorAnswer::Full("OPERATORS_MAX")),
+        }
+    }
+
+    /// Writes what this turn's answers and earlier ones left, each connection its share.
+    fn write(&mut self) {
+        for _ in 0..self.shared.dirty.len().min(CONNECTIONS_PER_TURN) {
+            let Some(name) = self.shared.dirty.pop_front() else { break };
+            let Some(connection) = self.connections.find_mut(name.0) else { continue };
+            connection.dirty = false;
+            if connection.flush(&mut self.shared) {
+                connection.mark_dirty(&mut self.shared);
+            }
+            // With its answers gone it may be allowed to ask again.
+            list(&mut self.ready, connection, self.shared.stopping);
+        }
+        self.shared.tell_sent();
+        self.carry_out();
+    }
+
+    /// Grants what was waited for, and now and then looks for connections that stand still.
+    fn sweep(&mut self) {
+        while let Some((name, bytes)) = self.shared.large.grant() {
+            match self.connections.find_mut(name.0) {
+                Some(connection) => {
+                    connection.granted(bytes);
+                    list(&mut self.ready, connection, self.shared.stopping);
+                }
+                None => self.shared.large.release(bytes),
+            }
+        }
+        while !self.shared.requests.is_full() {
+            let Some(name) = self.shared.starved.pop_front() else { break };
+            let Some(connection) = self.connections.find_mut(name.0) else { continue };
+            connection.starving = false;
+            list(&mut self.ready, connection, self.shared.stopping);
+        }
+        if self.shared.now < self.sweep_at {
+            return;
+        }
+        self.sweep_at = self.shared.now + SWEEP_EVERY;
+        for index in 0..self.connections.high_water() {
+            let Some(connection) = self.connections.at_mut(index) else { continue };
+            if let Some(why) = connection.overdue(&self.shared) {
+                connection.close(&mut self.shared, why);
+                list(&mut self.ready, connection, self.shared.stopping);
+            }
+        }
+    }
+
+    /// One batch a turn. Where telemetry does not keep up it is dropped and counted, and the names
+    /// that later facts use are told again.
+    fn tell_facts(&mut self) {
+        let out = &mut self.shared.door.out;
+        if out.facts.is_empty() {
+            return;
+        }
+        let facts = std::mem::take(&mut out.facts);
+        let keys = std::mem::take(&mut out.keys);
+        let Some(lane) = &mut self.facts else { return };
+        let lost = lane.put(FactBatch { at: self.shared.now, facts, keys }).is_err();
+        self.shared.counters.fact_batches_dropped += u64::from(lost);
+        // Told once there is room again: a full lane would only lose them, too.
+        if std::mem::replace(&mut self.facts_lost, lost) && !lost {
+            self.shared.door.engine.retell(&mut self.shared.door.out);
+        }
+    }
+
+    /// The first signal ends the server in order, the second at once (design §7).
+    fn stop(&mut self, signal: Signal) {
+        if let Some(stopping) = &mut self.stopping {
+            stopping.at_once = true;
+            return;
+        }
+        let now = self.shared.door.clock.now();
+        self.stopping = Some(Stopping { signal, until: now + FLUSH_TIME, at_once: false });
+        self.shared.stopping = true;
+        self.listeners.clear();
+        self.shared.door.engine.finish(now, &mut self.shared.door.out);
+    }
+
+    /// Whether the end is reached: nobody waits for an answer, or time is up.
+    fn finished(&self) -> Option<Signal> {
+        let stopping = self.stopping?;
+        let waited = self.shared.door.clock.now() >= stopping.until;
+        let done = self.shared.requests.is_empty()
+            && self.connections.iter().all(|(_, connection)| !connection.is_owed());
+        (stopping.at_once || waited || done).then_some(stopping.signal)
+    }
+
+    fn status(&self) -> ReactorStatus {
+        ReactorStatus {
+            connections: self.connections.len(),
+            requests: self.shared.requests.len(),
+            ready: self.ready.len(),
+            large_frame_bytes_left: self.shared.large.left_bytes(),
+            stopping: self.stopping.is_some(),
+            pool_name: self.shared.arena.pool_name().map(str::to_owned),
+            usable_bytes: self.shared.arena.usable_bytes(),
+            turns: self.shared.door.turns.times().clone(),
+            counters: self.shared.counters.clone(),
+        }
+    }
+}
+
+/// Puts a connection on the ready list, where it can be brought forward and is not there yet.
+fn list(ready: &mut VecDeque<names::Connection>, connection: &mut Connection, stopping: bool) {
+    if !connection.listed && connection.wants_service(stopping) {
+        connection.listed = true;
+        ready.push_back(connection.name);
+    }
+}
+
+const MAILBOX: Token = Token(0);
+const SIGNALS: Token = Token(1);
+const FIRST_LISTENER: usize = 2;
+const FIRST_CONNECTION: usize = 64;
+
+/// Edges taken in one poll; further ones come with the next.
+const POLL_EVENTS: usize = 1024;
+/// Letters in the mailbox, and operators that wait for an answer.
+const MAILBOX_NOTES: usize = 1024;
+/// Connections served, and connections written to, in one turn.
+const CONNECTIONS_PER_TURN: usize = 64;
+const ACCEPTS_PER_TURN: usize = 64;
+/// How long accepting rests when there are no descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// An idle reactor turns this often, so that `/livez` can tell it from a hung one.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// What the last answers may take to be written (design §7).
+const FLUSH_TIME: Duration = Duration::from_secs(2);

@@ -1,0 +1,46 @@
+//! The inline body of a `commit_store` on its way from the socket to its places: a pickle of
+//! tensors, read as it comes and never kept (design §7). Invariant: bytes go only to the places
+//! that the engine reserved, and only within their length.
+
+use crate::arena::Arena;
+use kvtide_core::effect::Slot;
+use kvtide_core::event::{BodyOutcome, Event};
+use kvtide_core::format::pickle::PickleReader;
+use kvtide_core::names::{Layout, Place, Ticket};
+
+#[derive(Debug)]
+pub struct Body {
+    ticket: Ticket,
+    reader: PickleReader,
+    /// One per tensor; None where its bytes are skipped.
+    places: Vec<Option<Place>>,
+}
+
+impl Body {
+    pub fn new(ticket: Ticket, slots: &[Slot], layout: Layout) -> Body {
+        let places: Vec<Option<Place>> = slots.iter().map(|slot| slot.place).collect();
+        Body { ticket, reader: PickleReader::new(layout, places.len() as u32), places }
+    }
+
+    /// Takes in the next part, whatever its size.
+    pub fn feed(&mut self, part: &[u8], arena: &mut Arena) {
+        let places = &self.places;
+        self.reader.feed(part, |span| {
+            let place = places.get(span.chunk as usize).copied().flatten();
+            let Some(place) = place else { return };
+            // The reader stays within the layout, whose size the place has.
+            arena.copy_in(place, span.offset, span.bytes).expect("a chunk fits its place");
+        });
+    }
+
+    /// The frame has ended.
+    pub fn ended(self) -> Event<'static> {
+        let (complete, outcome) = self.reader.end();
+        Event::ReceiveEnded { ticket: self.ticket, complete, outcome }
+    }
+
+    /// The connection has ended first.
+    pub fn cut(self) -> Event<'static> {
+        Event::ReceiveEnded { ticket: self.ticket, complete: 0, outcome: BodyOutcome::Cut }
+    }
+}

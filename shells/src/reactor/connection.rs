@@ -1,0 +1,340 @@
+//! One client's connection: what has come of its current message, and what it still gets.
+//!
+//! ```text
+//! socket -> scratch -> decoder -> message -> front -> engine      (input.rs)
+//! socket <- outgoing <- answers, payload in the arena             (outgoing.rs, effects.rs)
+//! ```
+//!
+//! Invariant: `end` is the only way out. It tells the engine, in this order, that every queued
+//! payload is no longer read, that an open body was cut, and, once, that the connection ended.
+
+use super::body::Body;
+use super::counters::Closing;
+use super::message::Message;
+use super::outgoing::{Outgoing, Progress};
+use super::requests::OwnRequests;
+use super::shared::{Desk, Shared};
+use super::socket::Socket;
+use kvtide_core::event::Event;
+use kvtide_core::front::Job;
+use kvtide_core::limits::{OUTPUT_BYTES_MAX, REQUESTS_PER_CONNECTION_MAX};
+use kvtide_core::names::{self, Reply};
+use kvtide_core::slots::SlotName;
+use kvtide_core::time::{Duration, Instant};
+use kvtide_core::wire::zmtp::{Decoder, GREETING, Role};
+use std::io;
+
+pub struct Connection {
+    pub(super) name: names::Connection,
+    pub(super) socket: Socket,
+    pub(super) decoder: Decoder,
+    pub(super) phase: Phase,
+    pub(super) plan: Plan,
+    pub(super) message: Message,
+    /// The message was put to the front already, though its inline body may still come.
+    pub(super) asked: bool,
+    /// Bytes of the inline body behind its head.
+    pub(super) body_bytes: u64,
+    pub(super) body: Option<Body>,
+    /// Bytes that were read and not decoded yet, from `unread_at` on.
+    pub(super) unread: Vec<u8>,
+    pub(super) unread_at: usize,
+    /// Bytes of the shared budget that this connection was granted for its message.
+    pub(super) large_bytes: usize,
+    pub(super) own: OwnRequests,
+    pub(super) outgoing: Outgoing,
+    /// Nothing can be sent any more; what would be sent is dropped.
+    pub(super) mute: bool,
+    /// The last edges that were seen and not used up.
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    /// The peer has ended its side or the socket failed: reading goes on until it says so itself,
+    /// for no further edge will.
+    pub(super) hung_up: bool,
+    /// Whether it stands in the list of connections to be served, or to be written to.
+    pub(super) listed: bool,
+    pub(super) dirty: bool,
+    /// It stands in the line for a place in the request table.
+    pub(super) starving: bool,
+    pub(super) accepted: Instant,
+    /// When bytes came last.
+    pub(super) heard: Instant,
+}
+
+/// What the connection does next.
+pub(super) enum Phase {
+    /// Decodes what comes.
+    Reading,
+    /// A large frame has begun and waits for its share of the budget.
+    Waiting,
+    /// A message is complete, or complete up to its inline body; the front is at work on it.
+    Working(Job),
+    /// The engine was asked what to do with the inline body that follows.
+    Verdict(Reply),
+    /// We closed our side. Input is thrown away until the peer closes its own: until then it may
+    /// write to memory that we lent it (design §4).
+    Discarding,
+}
+
+/// What happens to the bytes of the current frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// Kept in the message.
+    Keep,
+    /// Thrown away.
+    Skip,
+    /// The first few bytes of an inline body, which say how long it is, are kept.
+    Head,
+    /// They go through the body reader to their places.
+    Body,
+}
+
+/// What is to be done with a connection after it was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// It has more to do in the next turn.
+    Again,
+    /// It waits for an edge, an answer or a grant.
+    Idle,
+    /// The peer has ended: `end` is due.
+    Ended,
+}
+
+impl Connection {
+    /// The table names it once it has a place.
+    pub fn new(socket: Socket, now: Instant) -> Connection {
+        let nobody = SlotName { index: u32::MAX, generation: u32::MAX };
+        Connection {
+            name: names::Connection(nobody),
+            socket,
+            decoder: Decoder::new(Role::Router),
+            phase: Phase::Reading,
+            plan: Plan::Skip,
+            message: Message::default(),
+            asked: false,
+            body_bytes: 0,
+            body: None,
+            unread: Vec::new(),
+            unread_at: 0,
+            large_bytes: 0,
+            own: OwnRequests::default(),
+            outgoing: Outgoing::default(),
+            mute: false,
+            readable: false,
+            // A new socket takes a greeting; if not, the write finds out.
+            writable: true,
+            hung_up: false,
+            listed: false,
+            dirty: false,
+            starving: false,
+            accepted: now,
+            heard: now,
+        }
+    }
+
+    /// The first word is ours as much as theirs: neither side waits for the other's greeting.
+    pub fn greet<E: Desk>(&mut self, shared: &mut Shared<E>) {
+        self.say(shared, &GREETING);
+    }
+
+    /// Makes `outgoing` ready to be encoded into. False when nothing can be sent any more.
+    pub(super) fn opens_output<E>(&mut self, shared: &mut Shared<E>) -> bool {
+        if self.mute {
+            return false;
+        }
+        self.outgoing.lend_buffer(|| shared.buffers.take());
+        self.mark_dirty(shared);
+        true
+    }
+
+    /// Queues some bytes of our own.
+    pub(super) fn say<E>(&mut self, shared: &mut Shared<E>, words: &[u8]) {
+        if self.opens_output(shared) {
+            self.outgoing.encode(|bytes| bytes.extend_from_slice(words));
+        }
+    }
+
+    pub(super) fn mark_dirty<E>(&mut self, shared: &mut Shared<E>) {
+        if !self.dirty {
+            self.dirty = true;
+            shared.dirty.push_back(self.name);
+        }
+    }
+
+    /// Whether more of its requests may be taken up: not while it has too many without an answer or
+    /// does not read its answers (P3), nor when the server ends, unless a body is to be finished.
+    pub(super) fn may_ask(&self, stopping: bool) -> bool {
+        !self.is_held() && (!stopping || self.body.is_some())
+    }
+
+    fn is_held(&self) -> bool {
+        let held_bytes = self.outgoing.queued_bytes() + self.own.envelope_bytes() as u64;
+        held_bytes > OUTPUT_BYTES_MAX as u64 || self.own.len() >= REQUESTS_PER_CONNECTION_MAX
+    }
+
+    /// Whether serving it could bring it forward.
+    pub(super) fn wants_service(&self, stopping: bool) -> bool {
+        let input = self.readable || self.unread_at < self.unread.len();
+        match self.phase {
+            Phase::Verdict(_) => false,
+            Phase::Waiting => self.hung_up,
+            Phase::Working(_) => self.hung_up || !self.is_held(),
+            Phase::Reading => input && (self.hung_up || self.may_ask(stopping)),
+            Phase::Discarding => self.readable || !self.decoder.is_ready(),
+        }
+    }
+
+    /// Who has hung up takes no answers: it is never held for those that it does not read.
+    pub(super) fn let_go_of_answers<E: Desk>(&mut self, shared: &mut Shared<E>) {
+        if self.hung_up && self.is_held() {
+            self.silence(shared);
+        }
+    }
+
+    /// Whether the server, when it ends, still has to do with it: something to be answered,
+    /// written, or read to its end.
+    pub(super) fn is_owed(&self) -> bool {
+        match self.phase {
+            Phase::Working(_) | Phase::Verdict(_) => true,
+            Phase::Reading | Phase::Waiting => self.body.is_some() || !self.outgoing.is_empty(),
+            Phase::Discarding => false,
+        }
+    }
+
+    /// Why it stands still where others suffer from it, or where it can come to nothing.
+    pub(super) fn overdue<E>(&self, shared: &Shared<E>) -> Option<Closing> {
+        let (age, still) = (shared.now.since(self.accepted), shared.now.since(self.heard));
+        match self.phase {
+            Phase::Discarding | Phase::Waiting => None,
+            _ if !self.decoder.is_ready() && age >= HANDSHAKE_TIME => {
+                Some(Closing::HandshakeTimeout)
+            }
+            Phase::Reading
+                if self.large_bytes > 0
+                    && shared.large.is_contended()
+                    && still >= LARGE_FRAME_TIME =>
+            {
+                Some(Closing::LargeFrameStalled)
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes what is queued, as far as the socket and the turn's share go. True when there is
+    /// more to write at once.
+    pub fn flush<E: Desk>(&mut self, shared: &mut Shared<E>) -> bool {
+        if !self.writable || self.mute {
+            return false;
+        }
+        let before = self.outgoing.queued_bytes();
+        let arena = &shared.arena;
+        let view = |place| arena.slice(place).expect("the engine sends places that are usable");
+        let written =
+            self.outgoing.write(&mut self.socket, WRITE_BYTES_PER_TURN, view, &mut shared.sent);
+        shared.counters.output_bytes += before - self.outgoing.queued_bytes();
+        if let Some(buffer) = self.outgoing.take_buffer() {
+            shared.buffers.give(buffer);
+        }
+        let more = match written {
+            Ok(Progress::Empty) => false,
+            Ok(Progress::Share) => true,
+            Ok(Progress::Full) => {
+                self.writable = false;
+                false
+            }
+            Err(_) => {
+                self.silence(shared);
+                false
+            }
+        };
+        shared.tell_sent();
+        more
+    }
+
+    /// The peer takes no more. What it sent before is still read, to its end: a request may be
+    /// there that nobody waits for, such as an end of session.
+    fn silence<E: Desk>(&mut self, shared: &mut Shared<E>) {
+        self.mute = true;
+        self.outgoing.drop_all(&mut shared.sent);
+        shared.tell_sent();
+        shared.requests.drop_all(&mut self.own);
+        (self.readable, self.hung_up) = (true, true);
+    }
+
+    /// Closes our side after a fault of the peer. One that never shook hands was never lent
+    /// anything: it is ended as soon as it is served again.
+    pub fn close<E: Desk>(&mut self, shared: &mut Shared<E>, why: Closing) {
+        if let Phase::Discarding = self.phase {
+            return;
+        }
+        tracing::debug!(connection = ?self.name.0, reason = why.label(), detail = ?why, "closing");
+        shared.counters.closing(why);
+        self.drop_work(shared);
+        self.mute = true;
+        self.socket.shut_output();
+        self.phase = Phase::Discarding;
+        (self.unread, self.unread_at) = (Vec::new(), 0);
+    }
+
+    /// The connection is over. The socket is closed when `self` is dropped.
+    pub fn end<E: Desk>(mut self, shared: &mut Shared<E>) {
+        self.drop_work(shared);
+        shared.counters.ended += 1;
+        shared.door.tell(Event::ConnectionEnded { connection: self.name });
+    }
+
+    /// Lets go of everything but the socket. Doing it twice is harmless.
+    fn drop_work<E: Desk>(&mut self, shared: &mut Shared<E>) {
+        self.outgoing.drop_all(&mut shared.sent);
+        shared.tell_sent();
+        if let Some(body) = self.body.take() {
+            shared.door.tell(body.cut());
+        }
+        shared.requests.drop_all(&mut self.own);
+        if let Phase::Waiting = self.phase {
+            shared.large.forget(self.name);
+        }
+        if std::mem::take(&mut self.starving) {
+            shared.starved.retain(|starved| *starved != self.name);
+        }
+        self.drop_message(shared);
+        self.phase = Phase::Reading;
+    }
+
+    /// The current message is done with.
+    pub(super) fn drop_message<E>(&mut self, shared: &mut Shared<E>) {
+        shared.buffers.give(self.message.reset());
+        shared.large.release(std::mem::take(&mut self.large_bytes));
+    }
+
+    /// Reads once into `into`. None when nothing is there for now.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        use std::io::Read;
+        loop {
+            return match self.socket.read(into) {
+                Ok(count) => {
+                    // Less than there was room for: the next byte brings a new edge. The end of
+                    // the stream may have been part of an edge that was already seen.
+                    if count < into.len() && !self.hung_up {
+                        self.readable = false;
+                    }
+                    Ok(Some(count))
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    (self.readable, self.hung_up) = (false, false);
+                    Ok(None)
+                }
+                Err(error) => Err(error),
+            };
+        }
+    }
+}
+
+/// What one connection may be sent in one turn.
+const WRITE_BYTES_PER_TURN: usize = 1 << 20;
+/// How long a handshake may take; the peer's library gives up at the same time
+/// (spec/wire §1.1).
+const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
+/// How long a large frame may stand still while others wait for its share of the budget.
+const LARGE_FRAME_TIME: Duration = Duration::from_secs(10);

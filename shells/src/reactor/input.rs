@@ -1,0 +1,313 @@
+//! From bytes to questions: reads a socket, assembles messages, has the front decode them and puts
+//! them to the engine. Invariant: nothing a peer sends is waited for, and nothing of it is kept
+//! beyond a bound; whoever exceeds one is held, answered or closed, and others do not notice.
+
+use super::connection::{Connection, Phase, Plan, Served};
+use super::counters::Closing;
+use super::requests::Envelope;
+use super::shared::{Desk, Shared};
+use kvtide_core::event::Event;
+use kvtide_core::front::{Body, Step};
+use kvtide_core::limits::{
+    FRAMES_MAX, INPUT_BYTES_PER_TURN, LARGE_FRAME_BYTES_MAX, MESSAGES_PER_TURN,
+    SMALL_FRAME_BYTES_MAX,
+};
+use kvtide_core::wire::answer::append_answer;
+use kvtide_core::wire::operation::{Operation, decode_operation};
+use kvtide_core::wire::request::bin_head;
+use kvtide_core::wire::zmtp::{READY_ROUTER, Token, ZmtpFault, pong};
+
+/// What a connection may still use up in this turn.
+struct Share {
+    messages: usize,
+    /// Bytes to be read.
+    bytes: usize,
+    /// Bytes to be decoded and hashed by the front.
+    work: usize,
+}
+
+impl Connection {
+    /// This connection's part of a turn.
+    pub fn serve<E: Desk>(&mut self, shared: &mut Shared<E>) -> Served {
+        let mut share = Share {
+            messages: MESSAGES_PER_TURN,
+            bytes: INPUT_BYTES_PER_TURN,
+            work: INPUT_BYTES_PER_TURN,
+        };
+        loop {
+            self.let_go_of_answers(shared);
+            if !self.wants_service(shared.stopping) {
+                return Served::Idle;
+            }
+            if share.messages == 0 || share.bytes == 0 || share.work == 0 {
+                return Served::Again;
+            }
+            match self.phase {
+                Phase::Verdict(_) => return Served::Idle,
+                // The rest of its frame will not come, or comes too late for anybody.
+                Phase::Waiting => return Served::Ended,
+                Phase::Discarding if !self.decoder.is_ready() => return Served::Ended,
+                Phase::Working(_) if shared.requests.is_full() => {
+                    if !std::mem::replace(&mut self.starving, true) {
+                        shared.starved.push_back(self.name);
+                    }
+                    return Served::Idle;
+                }
+                Phase::Working(_) => self.work(shared, &mut share),
+                Phase::Reading if self.unread_at < self.unread.len() => {
+                    self.decode_unread(shared, &mut share);
+                }
+                Phase::Reading | Phase::Discarding => {
+                    if let Some(served) = self.read_once(shared, &mut share) {
+                        return served;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what is there, at most the turn's share, and decodes it.
+    fn read_once<E: Desk>(&mut self, shared: &mut Shared<E>, share: &mut Share) -> Option<Served> {
+        let mut scratch = std::mem::take(&mut shared.scratch);
+        let room = scratch.len().min(share.bytes);
+        let outcome = match self.read(&mut scratch[..room]) {
+            Ok(Some(0)) => Some(Served::Ended),
+            Ok(Some(count)) => {
+                share.bytes -= count;
+                shared.counters.input_bytes += count as u64;
+                self.heard = shared.now;
+                let rest = self.decode(shared, share, &scratch[..count]);
+                if rest > 0 {
+                    self.unread = shared.buffers.take();
+                    self.unread.extend_from_slice(&scratch[count - rest..count]);
+                    self.unread_at = 0;
+                }
+                None
+            }
+            Ok(None) => Some(Served::Idle),
+            Err(_) => Some(Served::Ended),
+        };
+        shared.scratch = scratch;
+        outcome
+    }
+
+    /// Goes on with bytes that an earlier turn left.
+    fn decode_unread<E: Desk>(&mut self, shared: &mut Shared<E>, share: &mut Share) {
+        let unread = std::mem::take(&mut self.unread);
+        let rest = self.decode(shared, share, &unread[self.unread_at..]);
+        if rest > 0 {
+            self.unread_at = unread.len() - rest;
+            self.unread = unread;
+        } else {
+            self.unread_at = 0;
+            shared.buffers.give(unread);
+        }
+    }
+
+    /// Decodes until the input or the share is used up or something else is due first. Returns how
+    /// many bytes are left at the end of `input`.
+    fn decode<E: Desk>(
+        &mut self,
+        shared: &mut Shared<E>,
+        share: &mut Share,
+        mut input: &[u8],
+    ) -> usize {
+        while share.messages > 0 {
+            match self.phase {
+                Phase::Reading if self.may_ask(shared.stopping) => {}
+                Phase::Working(_) if share.work > 0 && !shared.requests.is_full() => {
+                    self.work(shared, share);
+                    continue;
+                }
+                Phase::Discarding => return 0,
+                _ => return input.len(),
+            }
+            match self.next_token(&mut input) {
+                Ok(Some(token)) => self.take_token(shared, share, token),
+                Ok(None) => break,
+                Err(fault) => self.close(shared, Closing::Protocol(fault)),
+            }
+        }
+        input.len()
+    }
+
+    /// The head of an inline body is taken byte by byte, so that the body itself stays in `input`
+    /// until it is known where to.
+    fn next_token<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Token<'i>>, ZmtpFault> {
+        if self.plan != Plan::Head {
+            return self.decoder.step(input);
+        }
+        let (mut few, rest) = input.split_at(input.len().min(1));
+        let token = self.decoder.step(&mut few);
+        // The end of a frame takes no byte.
+        if few.is_empty() {
+            *input = rest;
+        }
+        token
+    }
+
+    fn take_token<E: Desk>(&mut self, shared: &mut Shared<E>, share: &mut Share, token: Token<'_>) {
+        match token {
+            Token::Greeted => self.say(shared, READY_ROUTER),
+            Token::Ready => {}
+            Token::Ping(context) => self.say(shared, &pong(context)),
+            Token::FrameStarted { more, bytes } => self.frame_started(shared, more, bytes),
+            Token::FrameBytes(part) => self.frame_bytes(shared, part),
+            Token::FrameEnded { more } => self.frame_ended(shared, share, more),
+        }
+    }
+
+    fn frame_started<E: Desk>(&mut self, shared: &mut Shared<E>, more: bool, bytes: u64) {
+        self.message.lend_buffer(|| shared.buffers.take());
+        let index = self.message.begin_frame();
+        if index == DATA_FRAME && !more && self.operation() == Some(Operation::CommitStore) {
+            self.plan = Plan::Head;
+            self.body_bytes = bytes;
+            return;
+        }
+        if bytes > LARGE_FRAME_BYTES_MAX as u64 {
+            return self.close(shared, Closing::FrameTooLarge);
+        }
+        if index < PAYLOAD_FRAME && bytes > ENVELOPE_FRAME_BYTES_MAX {
+            return self.close(shared, Closing::EnvelopeTooLarge);
+        }
+        if index >= FRAMES_MAX {
+            self.plan = Plan::Skip;
+            return;
+        }
+        self.plan = Plan::Keep;
+        let bytes = bytes as usize;
+        if self.message.bytes() + bytes > SMALL_FRAME_BYTES_MAX {
+            if shared.large.reserve(self.name, bytes) {
+                self.granted(bytes);
+            } else {
+                self.phase = Phase::Waiting;
+            }
+        }
+    }
+
+    /// The shared budget has room for the large frame that began.
+    pub(super) fn granted(&mut self, bytes: usize) {
+        self.large_bytes += bytes;
+        self.message.reserve(bytes);
+        if let Phase::Waiting = self.phase {
+            self.phase = Phase::Reading;
+        }
+    }
+
+    fn frame_bytes<E: Desk>(&mut self, shared: &mut Shared<E>, part: &[u8]) {
+        match self.plan {
+            Plan::Keep => self.message.append(part),
+            Plan::Skip => {}
+            Plan::Head => {
+                self.message.append(part);
+                self.read_head(shared);
+            }
+            Plan::Body => {
+                let body = self.body.as_mut().expect("a body is planned while it is open");
+                body.feed(part, &mut shared.arena);
+            }
+        }
+    }
+
+    /// What follows the head is the body, or what takes its place; unless somebody wants it,
+    /// nobody does.
+    fn read_head<E: Desk>(&mut self, shared: &mut Shared<E>) {
+        let head = self.message.frame(DATA_FRAME);
+        let body = match bin_head(head, self.body_bytes) {
+            Ok(None) => return,
+            Ok(Some((_, bytes))) => {
+                self.body_bytes = bytes;
+                self.message.drop_frame();
+                Body::Announced { bytes }
+            }
+            // Its first byte alone is no binary either, so the front finds the fault again.
+            Err(_) => {
+                self.body_bytes = 0;
+                self.message.truncate_frame(1);
+                Body::Here
+            }
+        };
+        self.plan = Plan::Skip;
+        self.begin_work(shared, body);
+    }
+
+    fn frame_ended<E: Desk>(&mut self, shared: &mut Shared<E>, share: &mut Share, more: bool) {
+        if more {
+            return;
+        }
+        share.messages -= 1;
+        shared.counters.messages += 1;
+        if let Some(body) = self.body.take() {
+            shared.door.tell(body.ended());
+        }
+        if !self.asked {
+            self.begin_work(shared, Body::Here);
+        }
+        // The next frame begins a new message.
+        (self.asked, self.body_bytes, self.plan) = (false, 0, Plan::Skip);
+    }
+
+    /// The message, or what comes before its inline body, is complete.
+    fn begin_work<E: Desk>(&mut self, shared: &mut Shared<E>, body: Body) {
+        self.asked = true;
+        self.phase = Phase::Working(shared.front.begin(body));
+    }
+
+    /// Has the front decode some of the message. When it is done, the question goes to the engine.
+    fn work<E: Desk>(&mut self, shared: &mut Shared<E>, share: &mut Share) {
+        let Phase::Working(mut job) = std::mem::replace(&mut self.phase, Phase::Reading) else {
+            return;
+        };
+        let message = std::mem::take(&mut self.message);
+        let mut frames = [&[][..]; FRAMES_MAX];
+        let count = message.kept(&mut frames);
+        let [uid, operation] = [frames[UID_FRAME], frames[OPERATION_FRAME]];
+        let out = &mut shared.door.out;
+        match shared.front.step(&mut job, &frames[..count], &mut share.work, out) {
+            Step::More => {
+                self.message = message;
+                self.phase = Phase::Working(job);
+                return;
+            }
+            Step::Silent => {}
+            Step::Answer(answer) => {
+                if self.opens_output(shared) {
+                    let (context, out) = (shared.context(), &shared.door.out);
+                    self.outgoing.encode(|bytes| {
+                        append_answer(answer, uid, operation, &context, out, bytes);
+                    });
+                }
+            }
+            Step::Ask(ask) => {
+                let envelope = Envelope::new(uid, operation);
+                let reply = shared.requests.open(&mut self.own, self.name, envelope);
+                let reply = reply.expect("a full table was seen before");
+                shared.door.tell(Event::Asked { reply, ask });
+                if self.mute {
+                    // Nobody takes the answer.
+                    shared.requests.drop_all(&mut self.own);
+                }
+                if self.asked && self.body_bytes > 0 {
+                    self.phase = Phase::Verdict(reply);
+                }
+            }
+        }
+        self.message = message;
+        self.drop_message(shared);
+    }
+
+    fn operation(&self) -> Option<Operation> {
+        decode_operation(self.message.frame(OPERATION_FRAME))
+    }
+}
+
+const UID_FRAME: usize = 0;
+const OPERATION_FRAME: usize = 1;
+/// The first frame after uid and operation.
+const PAYLOAD_FRAME: usize = 2;
+/// The frame of a `commit_store` that holds the inline body: after key and instance.
+const DATA_FRAME: usize = PAYLOAD_FRAME + 2;
+/// Bytes of a uid or operation frame. Clients send a counter of at most nine and a name of at most
+/// forty; an answer repeats both.
+const ENVELOPE_FRAME_BYTES_MAX: u64 = 64 << 10;

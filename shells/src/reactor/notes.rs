@@ -1,0 +1,46 @@
+//! What other threads put into the reactor's mailbox. Replies leave by a closure, so that this file
+//! knows neither HTTP nor an async runtime. A closure runs on the reactor thread: it hands a small
+//! value on and returns.
+
+use super::signals::Signal;
+use super::status::ReactorStatus;
+use kvtide_core::effect::OperatorAnswer;
+use kvtide_core::event::OperatorAsk;
+
+/// One letter to the reactor.
+pub enum Note<E> {
+    /// The helper has grown the arena to so many bytes.
+    ArenaGrown { bytes: u64 },
+    /// An operator wants something changed. `answer` is called once, unless the server ends first.
+    Operator { ask: OperatorRequest, answer: OperatorTeller },
+    /// Somebody wants to look at the state.
+    Look(Look<E>),
+    /// The server shall end as if it had been sent this signal.
+    Stop(Signal),
+}
+
+/// Takes the answer to an operator.
+pub type OperatorTeller = Box<dyn FnOnce(OperatorAnswer) + Send>;
+
+/// Sees the state between two turns.
+pub type Look<E> = Box<dyn FnOnce(&E, &ReactorStatus) + Send>;
+
+/// `OperatorAsk` that owns its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OperatorRequest {
+    Clear { force: bool },
+    QuotaSet { salt: String, bytes: u64 },
+    QuotaRemove { salt: String },
+}
+
+impl OperatorRequest {
+    pub fn ask(&self) -> OperatorAsk<'_> {
+        match self {
+            OperatorRequest::Clear { force } => OperatorAsk::Clear { force: *force },
+            OperatorRequest::QuotaSet { salt, bytes } => {
+                OperatorAsk::QuotaSet { salt, bytes: *bytes }
+            }
+            OperatorRequest::QuotaRemove { salt } => OperatorAsk::QuotaRemove { salt },
+        }
+    }
+}

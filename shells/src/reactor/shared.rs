@@ -1,0 +1,125 @@
+//! What all connections share: the way to the engine, the tables and the buffers. Invariant: every
+//! event reaches the engine through `Door::tell`, so that each is timed and none is forgotten.
+
+use super::buffers::{Buffers, LargeFrames};
+use super::counters::Counters;
+use super::requests::Requests;
+use super::turns::{Turns, event_name};
+use crate::arena::Arena;
+use crate::clock::Clock;
+use kvtide_core::effect::Outbox;
+use kvtide_core::engine::Engine;
+use kvtide_core::event::Event;
+use kvtide_core::front::Front;
+use kvtide_core::limits::{INPUT_BYTES_PER_TURN, LARGE_FRAME_BUDGET_BYTES, REQUESTS_MAX};
+use kvtide_core::names::{Connection, Ticket};
+use kvtide_core::time::Instant;
+use kvtide_core::wire::answer::Context;
+use std::collections::VecDeque;
+
+/// The engine as the reactor sees it. A trait, because tests script one to bring about what the
+/// real one does rarely: answers that come late, or never, and payload for clients that left.
+pub trait Desk {
+    fn handle(&mut self, now: Instant, event: Event<'_>, out: &mut Outbox);
+
+    /// When the next `Event::Tick` is wanted.
+    fn next_tick(&self) -> Option<Instant>;
+
+    /// Tells again every name that facts use by number, after facts were lost.
+    fn retell(&mut self, out: &mut Outbox);
+
+    /// The server ends: whatever waits is answered now.
+    fn finish(&mut self, now: Instant, out: &mut Outbox);
+}
+
+impl Desk for Engine {
+    fn handle(&mut self, now: Instant, event: Event<'_>, out: &mut Outbox) {
+        Engine::handle(self, now, event, out);
+    }
+
+    fn next_tick(&self) -> Option<Instant> {
+        self.deadline().map(|(at, _)| at)
+    }
+
+    fn retell(&mut self, out: &mut Outbox) {
+        Engine::retell(self, out);
+    }
+
+    fn finish(&mut self, now: Instant, out: &mut Outbox) {
+        Engine::finish(self, now, out);
+    }
+}
+
+/// The one way to the engine.
+pub struct Door<E> {
+    pub engine: E,
+    pub out: Outbox,
+    pub turns: Turns,
+    pub clock: Clock,
+}
+
+impl<E: Desk> Door<E> {
+    pub fn tell(&mut self, event: Event<'_>) {
+        let now = self.clock.now();
+        let name = event_name(&event);
+        self.engine.handle(now, event, &mut self.out);
+        self.turns.event(name, self.clock.now().since(now));
+    }
+}
+
+pub struct Shared<E> {
+    pub door: Door<E>,
+    pub front: Front,
+    pub arena: Arena,
+    pub requests: Requests,
+    pub buffers: Buffers,
+    pub large: LargeFrames,
+    pub counters: Counters,
+    /// When this turn began.
+    pub now: Instant,
+    /// The server is ending: no new messages are taken.
+    pub stopping: bool,
+    /// Connections with a message for which the request table has no place, in order.
+    pub starved: VecDeque<Connection>,
+    /// Connections with something to write.
+    pub dirty: VecDeque<Connection>,
+    /// Where sockets are read into.
+    pub scratch: Vec<u8>,
+    /// Tickets whose places are no longer read; told to the engine after the queue was left.
+    pub sent: Vec<Ticket>,
+}
+
+impl<E: Desk> Shared<E> {
+    pub fn new(door: Door<E>, front: Front, arena: Arena) -> Shared<E> {
+        Shared {
+            door,
+            front,
+            arena,
+            requests: Requests::with_limit(REQUESTS_MAX),
+            buffers: Buffers::default(),
+            large: LargeFrames::new(LARGE_FRAME_BUDGET_BYTES),
+            counters: Counters::default(),
+            now: Instant::ZERO,
+            stopping: false,
+            starved: VecDeque::new(),
+            dirty: VecDeque::new(),
+            scratch: vec![0; INPUT_BYTES_PER_TURN],
+            sent: Vec::new(),
+        }
+    }
+
+    /// What answers say of the pool: nothing where clients cannot map it.
+    pub fn context(&self) -> Context<'_> {
+        match self.arena.pool_name() {
+            Some(pool_name) => Context { pool_name, pool_bytes: self.arena.bytes() },
+            None => Context::default(),
+        }
+    }
+
+    /// Tells the engine of every payload that is no longer read.
+    pub fn tell_sent(&mut self) {
+        while let Some(ticket) = self.sent.pop() {
+            self.door.tell(Event::SendEnded { ticket });
+        }
+    }
+}

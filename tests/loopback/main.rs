@@ -1,0 +1,9 @@
+//! The reactor over real sockets: whatever clients do, the others are served and nothing stays.
+
+mod harness;
+
+mod departures;
+mod fairness;
+mod orders;
+mod protocol;
+mod shutdown;
