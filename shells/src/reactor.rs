@@ -86,8 +86,8 @@ pub struct Reactor<E> {
     /// What is being carried out: effects and their slots.
     orders: Outbox,
     facts: Option<Producer<FactBatch>>,
-    /// The last batch was lost.
-    facts_lost: bool,
+    /// Facts lost since the last batch that the lane took.
+    facts_lost: u64,
     last_turn: LastTurn,
     sweep_at: Instant,
     stopping: Option<Stopping>,
@@ -129,7 +129,7 @@ impl<E: Desk> Reactor<E> {
             shared: Shared::new(door, front, arena),
             orders: Outbox::default(),
             facts,
-            facts_lost: false,
+            facts_lost: 0,
             last_turn,
             sweep_at: Instant::ZERO,
             stopping: None,
@@ -420,10 +420,16 @@ impl<E: Desk> Reactor<E> {
         let facts = std::mem::take(&mut out.facts);
         let keys = std::mem::take(&mut out.keys);
         let Some(lane) = &mut self.facts else { return };
-        let lost = lane.put(FactBatch { at: self.shared.now, facts, keys }).is_err();
-        self.shared.counters.fact_batches_dropped += u64::from(lost);
+        let lost = self.facts_lost;
+        let count = facts.len() as u64;
+        if lane.put(FactBatch { at: self.shared.now, facts, keys, lost }).is_err() {
+            self.shared.counters.fact_batches_dropped += 1;
+            self.facts_lost = lost + count;
+            return;
+        }
+        self.facts_lost = 0;
         // Told once there is room again: a full lane would only lose them, too.
-        if std::mem::replace(&mut self.facts_lost, lost) && !lost {
+        if lost > 0 {
             self.shared.door.engine.retell(&mut self.shared.door.out);
         }
     }

@@ -6,6 +6,7 @@
 //! that accepts means a server that answers (spec/http-cli §4.1, §4.3).
 
 pub mod grow;
+pub mod news;
 pub mod threads;
 
 use crate::admin::bind_metrics;

@@ -23,6 +23,8 @@ pub struct FactBatch {
     pub facts: Vec<Fact>,
     /// What the ranges of `facts` point into.
     pub keys: Vec<FactKey>,
+    /// Facts of earlier turns for which the lane had no room.
+    pub lost: u64,
 }
 
 /// What only the lane from the reactor knows. Asked for at each scrape, never summed up.
@@ -71,6 +73,9 @@ impl Telemetry {
     }
 
     pub fn take(&mut self, batch: &FactBatch) {
+        if batch.lost > 0 {
+            self.scraper.note_lost(batch.lost);
+        }
         for fact in &batch.facts {
             self.measurements.clear();
             self.fold.fold(batch.at, fact, &batch.keys, &mut self.measurements);

@@ -1,0 +1,175 @@
+//! Serving: the engine, the reactor and the helper threads on the ground that `server` has laid.
+//!
+//! Here and nowhere else the parts meet. Order at start: memory, engine, telemetry, the engines'
+//! port, operators' port; so a port that accepts means a server that answers. Order at the end:
+//! the reactor answers what is outstanding, operators' port, telemetry, the segment.
+
+use crate::admin::{Admin, Options, View};
+use crate::admin::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
+use crate::cli::Settings;
+use crate::clock::Clock;
+use crate::reactor::{
+    LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor, ReactorStatus, Signals,
+};
+use crate::server::grow::{Received, while_serving};
+use crate::server::news::News;
+use crate::server::threads::{self, Backlog};
+use crate::server::{Ground, StartFault, announce_http, announce_serving};
+use crate::telemetry::{Scraper, Telemetry, TelemetryConfig, process_page};
+use kvtide_core::effect::{OperatorAnswer, Outbox};
+use kvtide_core::engine::Engine;
+use kvtide_core::event::Event;
+use kvtide_core::front::Front;
+use kvtide_core::limits::FACT_LANE_BATCHES;
+use kvtide_core::metrics::{FoldConfig, SampleRate};
+use kvtide_lanes::Refused;
+use kvtide_lanes::lane::lane;
+use kvtide_lanes::mailbox::Sender;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Serves until a signal comes. The exit status is the peer's: 130 or 143.
+pub fn serve(ground: Ground) -> Result<u8, StartFault> {
+    let Ground { settings, clock, arena, grower, request, http, metrics } = ground;
+    let whole = arena.bytes();
+    let mut engine = Engine::new(settings.engine.clone());
+    let mut first = Outbox::default();
+    let bytes = arena.usable_bytes();
+    engine.handle(clock.now(), Event::ArenaGrown { bytes }, &mut first);
+    let telemetry = Telemetry::new(telemetry_config(&settings)?);
+    let scraper = telemetry.scraper();
+    let (producer, consumer) = lane(FACT_LANE_BATCHES);
+    let backlog = Arc::new(Backlog::default());
+    let parts =
+        Parts { engine, front: Front::new(&settings.engine), arena, clock, facts: Some(producer) };
+    let mut reactor = Reactor::new(parts).map_err(StartFault::world)?;
+    reactor.watch(Signals::install().map_err(StartFault::world)?).map_err(StartFault::world)?;
+    let log = settings.fact_log.then(|| News::new(settings.engine.chunk_size));
+    let watched = backlog.clone();
+    let facts_thread = threads::telemetry(consumer, telemetry, log, watched, clock);
+    let facts_thread = facts_thread.map_err(StartFault::world)?;
+    if let Some(grower) = grower {
+        let sender = reactor.sender();
+        while_serving(grower, whole, move |bytes| match sender.put(Note::ArenaGrown { bytes }) {
+            Ok(()) => Received::Taken,
+            Err(Refused::Full(_)) => Received::NotNow,
+            Err(Refused::Closed(_)) => Received::Ended,
+        })
+        .map_err(StartFault::world)?;
+    }
+    let port = request.address().port();
+    reactor.accept_at(request.listen()?).map_err(StartFault::world)?;
+    if let Some(path) = &settings.ipc_path {
+        let address = ListenAddress::Path(path.clone());
+        let failed = |error| StartFault::world(format!("--ipc-path {}: {error}", path.display()));
+        reactor.listen(&address).map_err(failed)?;
+    }
+    announce_serving(&settings, port);
+    let http_port = http.address().port();
+    let reach = Reactors {
+        sender: reactor.sender(),
+        last_turn: reactor.last_turn(),
+        clock,
+        scraper: settings.metrics.then_some(scraper),
+        backlog,
+    };
+    let options = Options {
+        reach: Arc::new(reach),
+        view: View::new(settings.engine.clone()),
+        document: settings.document.clone(),
+        patience: PATIENCE,
+    };
+    let admin = Admin::start(http, metrics, options).map_err(StartFault::world)?;
+    announce_http(&settings, http_port);
+    let ended = run(&mut reactor);
+    admin.stop();
+    drop(reactor);
+    facts_thread.join().ok();
+    ended
+}
+
+/// A panic of the reactor is a fault of ours that nothing can be served after: say what it was at,
+/// and abort, so that whoever watches starts anew (design §7).
+fn run(reactor: &mut Reactor<Engine>) -> Result<u8, StartFault> {
+    match catch_unwind(AssertUnwindSafe(|| reactor.run())) {
+        Ok(Ok(signal)) => Ok(signal.exit_code()),
+        Ok(Err(error)) => Err(StartFault::world(format!("the reactor cannot poll: {error}"))),
+        Err(_) => {
+            tracing::error!("The reactor panicked and cannot go on; the server aborts.");
+            std::process::abort();
+        }
+    }
+}
+
+fn telemetry_config(settings: &Settings) -> Result<TelemetryConfig, StartFault> {
+    let sample_rate = SampleRate::from_ppm(settings.sample_rate_ppm);
+    let sample_rate = sample_rate
+        .ok_or_else(|| StartFault::world("--metrics-sample-rate does not lie in (0, 1]"))?;
+    let chunk_size = settings.engine.chunk_size;
+    let fold = FoldConfig { chunk_size, sample_rate, seed: SAMPLING_SEED };
+    Ok(TelemetryConfig { fold, instance_id: settings.engine.server_id.clone() })
+}
+
+/// The admin thread's way to the reactor and to telemetry.
+struct Reactors {
+    sender: Sender<Note<Engine>>,
+    last_turn: LastTurn,
+    clock: Clock,
+    /// None where metrics are off: then `/metrics` tells of the process alone.
+    scraper: Option<Scraper>,
+    backlog: Arc<Backlog>,
+}
+
+impl Reactors {
+    fn put(&self, note: Note<Engine>) -> Result<(), Unreachable> {
+        self.sender.put(note).map_err(|refused| match refused {
+            Refused::Full(_) => Unreachable::Busy,
+            Refused::Closed(_) => Unreachable::Ended,
+        })
+    }
+}
+
+impl Reach for Reactors {
+    fn ask(&self, ask: Ask, answer: Teller<OperatorAnswer>) -> Result<(), Unreachable> {
+        let ask = match ask {
+            Ask::Clear { force } => OperatorRequest::Clear { force },
+            Ask::QuotaSet { salt, bytes } => OperatorRequest::QuotaSet { salt, bytes },
+            Ask::QuotaRemove { salt } => OperatorRequest::QuotaRemove { salt },
+        };
+        self.put(Note::Operator { ask, answer })
+    }
+
+    fn look(&self, answer: Teller<Seen>) -> Result<(), Unreachable> {
+        self.put(Note::Look(Box::new(move |engine: &Engine, reactor| {
+            answer(Seen { engine: engine.status(), reactor: seen(reactor) });
+        })))
+    }
+
+    fn last_turn_age(&self) -> Duration {
+        self.last_turn.age(self.clock.now())
+    }
+
+    fn metrics_page(&self) -> String {
+        let Some(scraper) = &self.scraper else { return process_page() };
+        scraper.page(self.backlog.gauges(self.clock.now()))
+    }
+}
+
+fn seen(reactor: &ReactorStatus) -> ReactorSeen {
+    ReactorSeen {
+        connections: reactor.connections as u64,
+        requests: reactor.requests as u64,
+        stopping: reactor.stopping,
+        turns: reactor.turns.turns,
+        longest_turn: reactor.turns.longest,
+        longest_event: reactor.turns.longest_event,
+        pool_name: reactor.pool_name.clone(),
+        usable_bytes: reactor.usable_bytes,
+    }
+}
+
+/// How long an operator's request waits for the reactor.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same keys are sampled on every server and after every restart (spec/metrics §3.3).
+const SAMPLING_SEED: u64 = 0x6B76_7469_6465;
