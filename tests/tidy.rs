@@ -44,7 +44,8 @@ fn root() -> PathBuf {
 
 /// Every file of the tree that is tracked or about to be, relative to the root.
 fn files() -> Vec<String> {
-    let arguments = ["ls-files", "--cached", "--others", "--exclude-standard"];
+    let arguments =
+        ["-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"];
     let listed = Command::new("git").args(arguments).current_dir(root()).output();
     let listed = listed.expect("git lists the tree");
     assert!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));

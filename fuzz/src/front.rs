@@ -4,9 +4,9 @@
 //! input   | u16be length | bytes | …   frames from the operation on; an empty frame ends a message
 //! ```
 //!
-//! Whatever a turn may read at once, and whatever earlier messages left in the token memo, a message
-//! comes to the same ask or answer. Only `end_session` may differ without a memo: the hashes that it
-//! touches are a hint.
+//! Whatever a turn may read at once, and whatever earlier messages left in the token memo, a
+//! message comes to the same ask or answer. Only `end_session` may differ without a memo: the
+//! hashes that it touches are a hint.
 
 use super::frames;
 use kvtide_core::config::Config;

@@ -5,6 +5,7 @@
 
 pub mod front;
 pub mod msgpack;
+pub mod pickle;
 pub mod request;
 pub mod zmtp;
 
@@ -12,6 +13,7 @@ pub mod zmtp;
 pub const TARGETS: &[(&str, fn(&[u8]))] = &[
     ("front", front::run),
     ("msgpack", msgpack::run),
+    ("pickle", pickle::run),
     ("request", request::run),
     ("zmtp", zmtp::run),
 ];
