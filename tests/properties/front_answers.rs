@@ -60,7 +60,8 @@ fn send_to(
     let mut frames: Vec<&[u8]> = vec![b"uid", operation];
     frames.extend(payloads);
     let mut job = front.begin(body);
-    let step = match front.step(&mut job, &frames, &mut usize::MAX.clone(), &mut out) {
+    let mut budget = usize::MAX;
+    let step = match front.step(&mut job, &frames, &mut budget, &mut out) {
         Step::Answer(answer) => format!("{answer:?}"),
         Step::Ask(ask) => asked(&ask),
         other => format!("{other:?}"),
@@ -360,4 +361,38 @@ fn large_keys_take_several_turns() {
         }
     }
     assert_eq!(turns, frame.len().div_ceil(64 << 10));
+}
+
+/// Whatever the real client was seen to send is served, or refused for what it is.
+#[test]
+fn requests_of_the_real_client_have_no_fault_of_their_own() {
+    let golden: serde_json::Value =
+        serde_json::from_str(include_str!("../golden/wire.json")).expect("the vectors are JSON");
+    let bytes = |hex: &str| -> Vec<u8> {
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex digits");
+        (0..hex.len()).step_by(2).map(byte).collect()
+    };
+    let config = Config { chunk_size: 16, ..Config::default() };
+    let mut front = Front::new(&config);
+    let (mut asks, mut keys) = (0, 0);
+    for vector in golden["vectors"].as_array().expect("a list") {
+        let captured = vector["source"].as_str().is_some_and(|source| source.starts_with("live"));
+        if vector["direction"] != "request" || !captured {
+            continue;
+        }
+        let frames = vector["frames"].as_array().expect("a list");
+        let frames: Vec<Vec<u8>> =
+            frames.iter().map(|frame| bytes(frame.as_str().expect("hex"))).collect();
+        let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        let name = &vector["name"];
+        let (step, fault) = send_to(&mut front, Body::Here, frames[1], &frames[2..]);
+        assert!(matches!(fault, None | Some(RequestFault::NotServed)), "{name}: {fault:?}");
+        let served = vector["operation"].as_str().expect("a name");
+        if ["lookup", "prepare_store", "commit_store", "prepare_retrieve"].contains(&served) {
+            assert!(step.contains(".."), "{name}: {step}");
+            keys += 1;
+        }
+        asks += 1;
+    }
+    assert!(asks > 60 && keys > 15, "{asks} requests, {keys} keys");
 }
