@@ -26,6 +26,7 @@ use crate::names::InstanceId;
 use crate::wire::answer::{fault_answer, negative_answer, unserved_answer};
 use crate::wire::operation::{Operation, decode_operation};
 use crate::wire::request::{Fault, Request, decode_commit_head};
+use alloc::boxed::Box;
 
 /// Decodes and checks for all connections; remembers tokens between requests.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ pub enum Body {
 pub struct Job {
     body: Body,
     /// The key that is being read. None before the first step, and for messages without a key.
-    reading: Option<Reading>,
+    reading: Option<Box<Reading>>,
 }
 
 #[derive(Clone, Debug)]
@@ -123,7 +124,8 @@ impl Front {
             let bytes = payloads.iter().map(|payload| payload.len()).sum();
             match self.read_payloads(operation, job.body, payloads) {
                 Found::Key(purpose) => {
-                    job.reading = Some(Reading { purpose, reader: KeyReader::new() });
+                    let reader = KeyReader::new();
+                    job.reading = Some(Box::new(Reading { purpose, reader }));
                 }
                 Found::Ask(ask) => {
                     *budget = budget.saturating_sub(bytes);

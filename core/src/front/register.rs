@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn f22_what_cannot_be_stored_is_refused_with_its_reason() {
+    fn what_cannot_be_stored_is_refused_with_its_reason() {
         let p = payload();
         let cases = [
             (EngineDrivenRegistration { dtype_str: "float17", ..p }, Refusal::UnknownDtype),

@@ -32,9 +32,11 @@ def samples(folder):
     for protocol in (2, 3, 5):
         write(folder, f"float16-3x4x5-protocol{protocol}", half, protocol)
     # Larger than one frame of the pickle protocol (64 KiB).
-    write(folder, "bfloat16-2x1x64x300", [tensor(k, torch.bfloat16, [2, 1, 64, 300]) for k in range(2)])
+    large = [tensor(k, torch.bfloat16, [2, 1, 64, 300]) for k in range(2)]
+    write(folder, "bfloat16-2x1x64x300", large)
     write(folder, "one-shared-storage", list(tensor(0, torch.float16, [2, 3, 4, 5])))
-    write(folder, "not-contiguous", [t.transpose(0, 1) for t in (tensor(k, torch.float16, [4, 3, 5]) for k in range(2))])
+    turned = [tensor(k, torch.float16, [4, 3, 5]).transpose(0, 1) for k in range(2)]
+    write(folder, "not-contiguous", turned)
     write(folder, "same-tensor-twice", [half[0], half[0]])
     write(folder, "tuple", tuple(half))
     write(folder, "other-objects", [{"a": 1}, half[0], "text"])
