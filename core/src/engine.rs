@@ -22,7 +22,7 @@ pub use status::Status;
 
 use crate::config::{Config, TransferModes};
 use crate::effect::{Answer, OperatorAnswer, Outbox, Refusal};
-use crate::event::{Ask, Event, Keys, OperatorAsk, Registration};
+use crate::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration};
 use crate::fact::{Abort, Fact, Gauges, InstanceEnd, RequestFault};
 use crate::limits;
 use crate::names::{InstanceId, KvRank, Operator, Reply};
@@ -115,7 +115,11 @@ impl Engine {
             }
             Event::ReceiveEnded { ticket, complete, outcome } => {
                 let mut turn = turn!(self, budget, out);
-                self.copies.receive_ended(&mut turn, ticket, complete, outcome);
+                let sender = self.copies.receive_ended(&mut turn, ticket, complete, outcome);
+                // Garbage says nothing about how this client moves its bytes.
+                if let (Some(instance), BodyOutcome::Whole) = (sender, outcome) {
+                    self.clients.has_mode(instance, Mode::Inline);
+                }
             }
             Event::ArenaGrown { bytes } => self.l1.grow(bytes),
             Event::OperatorAsked { operator, ask } => self.operate(operator, ask, out),
@@ -285,7 +289,6 @@ impl Engine {
             }
             Ask::CommitStore { .. } => {
                 self.copies.receive(&mut turn, &asker, keys);
-                self.clients.has_mode(instance, Mode::Inline);
             }
             _ => unreachable!("the desk sends transfers only"),
         }

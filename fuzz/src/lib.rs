@@ -9,8 +9,11 @@ pub mod pickle;
 pub mod request;
 pub mod zmtp;
 
+/// Takes one input; panics where it finds something.
+pub type Target = fn(&[u8]);
+
 /// Every target by the name of its folder of seeds.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[(&str, Target)] = &[
     ("front", front::run),
     ("msgpack", msgpack::run),
     ("pickle", pickle::run),

@@ -7,8 +7,8 @@ pub fn run(input: &[u8]) {
     let mut reader = Reader::new(input);
     while !reader.is_done() {
         let start = reader.position();
-        let mut skipping = reader.clone();
-        let mut typed = reader.clone();
+        let mut skipping = reader;
+        let mut typed = reader;
         let skipped = skipping.skip();
         match reader.read_raw() {
             Ok(raw) => {

@@ -79,6 +79,7 @@ fn script() -> Vec<FactBatch> {
         at: Instant::from_secs(2 * index as u64),
         facts: vec![fact],
         keys: keys(3),
+        lost: 0,
     };
     facts.into_iter().enumerate().map(batch).collect()
 }

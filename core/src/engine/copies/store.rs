@@ -1,20 +1,23 @@
 //! Stores: slots lent to a writer, or a body received into them, and their publication.
 
 use super::{Asker, Copies, Copy, Kind, Owner, PendingKey, new_copy, pending_key, place_of};
+use crate::config::PoolKind;
 use crate::effect::{Answer, Effect, Slot, SlotRange};
 use crate::engine::l1::Key;
 use crate::engine::l1::room::Staged;
 use crate::engine::turn::Turn;
 use crate::event::{BodyOutcome, Keys};
 use crate::fact::{Abort, Fact, FactKey, NoRoom};
-use crate::names::{Reply, Ticket};
+use crate::names::{InstanceId, Reply, Ticket};
 use crate::slots::SlotName;
 use alloc::vec::Vec;
 
 impl Copies {
-    /// `prepare_store`: slots for what is not there yet, as long a prefix as fits.
+    /// `prepare_store`: slots for what is not there yet, as long a prefix as fits. A shared pool
+    /// offers them to a client that sends its bytes inline as well: it ignores them, and its bytes
+    /// go into the reservation.
     pub fn prepare_store(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
-        if !asker.offers.0 {
+        if turn.config.pool == PoolKind::Private {
             turn.out.answer(asker.reply, Answer::NoContext);
             return;
         }
@@ -82,23 +85,26 @@ impl Copies {
         turn.out.effects.push(Effect::Receive { reply: asker.reply, ticket, slots, layout });
     }
 
-    /// The body has ended: publish the chunks that came whole, and answer.
+    /// The body has ended: publish the chunks that came whole, and answer. Names the instance that
+    /// sent it.
     pub fn receive_ended(
         &mut self,
         turn: &mut Turn,
         ticket: Ticket,
         complete: u32,
         outcome: BodyOutcome,
-    ) {
-        let Some(Owner::Receive(name)) = self.end_ticket(turn, ticket) else { return };
+    ) -> Option<InstanceId> {
+        let Some(Owner::Receive(name)) = self.end_ticket(turn, ticket) else { return None };
         let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
         copy.stream = None;
         let reply = copy.reply.take();
+        let instance = copy.key.instance;
         let whole = outcome == BodyOutcome::Whole && !copy.short;
         let published = self.publish(turn, name, complete, Abort::Body);
         if let Some(reply) = reply {
             turn.out.answer(reply, Answer::Bool(published && whole));
         }
+        Some(instance)
     }
 
     /// A new reservation for the absent chunks of a range: the longest prefix that fits.
