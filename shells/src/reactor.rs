@@ -19,6 +19,7 @@ pub mod turns;
 mod body;
 mod buffers;
 mod connection;
+mod control;
 mod counters;
 mod effects;
 mod input;
@@ -32,18 +33,19 @@ pub use listener::ListenAddress;
 pub use notes::{Look, Note, OperatorRequest, OperatorTeller};
 pub use shared::Desk;
 pub use signals::{Signal, Signals};
-pub use status::ReactorStatus;
+pub use status::{ReactorStatus, table_bytes};
 pub use turns::{LastTurn, TurnTimes};
 
 use crate::arena::Arena;
 use crate::clock::Clock;
 use crate::telemetry::FactBatch;
 use connection::{Connection, Served};
-use kvtide_core::effect::{OperatorAnswer, Outbox};
+use control::Stopping;
+use kvtide_core::effect::Outbox;
 use kvtide_core::event::Event;
 use kvtide_core::front::Front;
 use kvtide_core::limits::CONNECTIONS_MAX;
-use kvtide_core::names::{self, Operator};
+use kvtide_core::names;
 use kvtide_core::slots::Slots;
 use kvtide_core::time::{Duration, Instant};
 use kvtide_lanes::lane::Producer;
@@ -75,6 +77,8 @@ pub struct Reactor<E> {
     /// Until then nothing is accepted: no descriptor was to be had.
     accept_after: Instant,
     signals: Option<Signals>,
+    /// An edge came from them.
+    signalled: bool,
     mailbox: Mailbox<Note<E>>,
     sender: Sender<Note<E>>,
     notes: Vec<Note<E>>,
@@ -91,16 +95,6 @@ pub struct Reactor<E> {
     last_turn: LastTurn,
     sweep_at: Instant,
     stopping: Option<Stopping>,
-}
-
-/// The server is ending.
-#[derive(Clone, Copy, Debug)]
-struct Stopping {
-    signal: Signal,
-    /// What is not answered and written by then is given up.
-    until: Instant,
-    /// A second signal: now.
-    at_once: bool,
 }
 
 impl<E: Desk> Reactor<E> {
@@ -120,6 +114,7 @@ impl<E: Desk> Reactor<E> {
             spare: Spare::hold(),
             accept_after: Instant::ZERO,
             signals: None,
+            signalled: false,
             mailbox,
             sender,
             notes: Vec::new(),
@@ -232,7 +227,8 @@ impl<E: Desk> Reactor<E> {
         for event in &self.events {
             match event.token() {
                 // Looked at in every turn.
-                MAILBOX | SIGNALS => {}
+                MAILBOX => {}
+                SIGNALS => self.signalled = true,
                 Token(token) if token < FIRST_CONNECTION => {
                     if let Some(listener) = self.listeners.get_mut(token - FIRST_LISTENER) {
                         listener.ready = true;
@@ -324,46 +320,6 @@ impl<E: Desk> Reactor<E> {
         }
     }
 
-    fn take_notes(&mut self) {
-        let mut notes = std::mem::take(&mut self.notes);
-        // False would mean that every sender is gone; the reactor keeps one itself.
-        let _ = self.mailbox.take(&mut notes);
-        for note in notes.drain(..) {
-            match note {
-                Note::ArenaGrown { bytes } => {
-                    self.shared.arena.grown_to(bytes);
-                    self.shared.door.tell(Event::ArenaGrown { bytes });
-                }
-                Note::Operator { ask, answer } => self.operate(&ask, answer),
-                Note::Look(look) => look(&self.shared.door.engine, &self.status()),
-                Note::Stop(signal) => self.stop(signal),
-            }
-        }
-        self.notes = notes;
-        let mut came = [None; 2];
-        if let Some(signals) = &mut self.signals {
-            let mut at = 0;
-            // The first decides how the server ends, a second when; more say nothing new.
-            signals.take(|signal| {
-                if let Some(place) = came.get_mut(at) {
-                    *place = Some(signal);
-                    at += 1;
-                }
-            });
-        }
-        came.into_iter().flatten().for_each(|signal| self.stop(signal));
-    }
-
-    fn operate(&mut self, ask: &OperatorRequest, answer: OperatorTeller) {
-        match self.operators.insert(answer) {
-            Ok(name) => {
-                let operator = Operator((name.generation as u64) << 32 | name.index as u64);
-                self.shared.door.tell(Event::OperatorAsked { operator, ask: ask.ask() });
-            }
-            Err(answer) => answer(OperatorAnswer::Full("OPERATORS_MAX")),
-        }
-    }
-
     /// Writes what this turn's answers and earlier ones left, each connection its share.
     fn write(&mut self) {
         for _ in 0..self.shared.dirty.len().min(CONNECTIONS_PER_TURN) {
@@ -433,42 +389,6 @@ impl<E: Desk> Reactor<E> {
             self.shared.door.engine.retell(&mut self.shared.door.out);
         }
     }
-
-    /// The first signal ends the server in order, the second at once (design §7).
-    fn stop(&mut self, signal: Signal) {
-        if let Some(stopping) = &mut self.stopping {
-            stopping.at_once = true;
-            return;
-        }
-        let now = self.shared.door.clock.now();
-        self.stopping = Some(Stopping { signal, until: now + FLUSH_TIME, at_once: false });
-        self.shared.stopping = true;
-        self.listeners.clear();
-        self.shared.door.engine.finish(now, &mut self.shared.door.out);
-    }
-
-    /// Whether the end is reached: nobody waits for an answer, or time is up.
-    fn finished(&self) -> Option<Signal> {
-        let stopping = self.stopping?;
-        let waited = self.shared.door.clock.now() >= stopping.until;
-        let done = self.shared.requests.is_empty()
-            && self.connections.iter().all(|(_, connection)| !connection.is_owed());
-        (stopping.at_once || waited || done).then_some(stopping.signal)
-    }
-
-    fn status(&self) -> ReactorStatus {
-        ReactorStatus {
-            connections: self.connections.len(),
-            requests: self.shared.requests.len(),
-            ready: self.ready.len(),
-            large_frame_bytes_left: self.shared.large.left_bytes(),
-            stopping: self.stopping.is_some(),
-            pool_name: self.shared.arena.pool_name().map(str::to_owned),
-            usable_bytes: self.shared.arena.usable_bytes(),
-            turns: self.shared.door.turns.times().clone(),
-            counters: self.shared.counters.clone(),
-        }
-    }
 }
 
 /// Puts a connection on the ready list, where it can be brought forward and is not there yet.
@@ -496,5 +416,3 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// An idle reactor turns this often, so that `/livez` can tell it from a hung one.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// What the last answers may take to be written (design §7).
-const FLUSH_TIME: Duration = Duration::from_secs(2);

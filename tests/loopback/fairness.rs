@@ -4,7 +4,7 @@ use crate::harness::{Client, NIL, NOOP, PING, Script, Server, message};
 use kvtide_core::effect::Answer;
 use kvtide_core::event::{Ask, Event};
 use kvtide_core::limits::{
-    LARGE_FRAME_BUDGET_BYTES, OUTPUT_BYTES_MAX, REQUESTS_PER_CONNECTION_MAX,
+    LARGE_FRAME_BUDGET_BYTES, OUTPUT_BYTES_MAX, REQUESTS_MAX, REQUESTS_PER_CONNECTION_MAX,
 };
 use std::io::Write;
 
@@ -109,4 +109,31 @@ fn requests_without_an_answer_are_bounded_and_all_are_answered_in_the_end() {
         answered += 1;
     }
     assert_eq!(server.status().requests, 0);
+}
+
+#[test]
+fn a_full_request_table_is_no_ones_end() {
+    let server = Server::with(Script::new(|script, event, _| {
+        if let Event::Asked { reply, .. } = event {
+            script.held.push(reply);
+        }
+    }));
+    let each = REQUESTS_PER_CONNECTION_MAX;
+    let pings = message(&[b"u", PING, NIL]).repeat(each);
+    let mut holders = Vec::new();
+    for _ in 0..REQUESTS_MAX / each {
+        let mut holder = Client::open(server.address);
+        holder.write(&pings);
+        holders.push(holder);
+    }
+    server.until(|status| status.requests == REQUESTS_MAX);
+    let mut late = Client::open(server.address);
+    late.write(&message(&[b"u", PING, NIL]).repeat(10));
+    // What the engine need not be asked is answered all the same.
+    Client::open(server.address).expect_served();
+    drop(holders.pop());
+    server.until(|status| status.requests == REQUESTS_MAX - each + 10);
+    drop((holders, late));
+    Client::open(server.address).expect_served();
+    server.expect_empty();
 }

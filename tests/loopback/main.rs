@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod bodies;
 mod departures;
 mod fairness;
 mod orders;

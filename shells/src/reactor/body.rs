@@ -41,6 +41,7 @@ impl Body {
 
     /// The connection has ended first.
     pub fn cut(self) -> Event<'static> {
-        Event::ReceiveEnded { ticket: self.ticket, complete: 0, outcome: BodyOutcome::Cut }
+        let (complete, _) = self.reader.end();
+        Event::ReceiveEnded { ticket: self.ticket, complete, outcome: BodyOutcome::Cut }
     }
 }

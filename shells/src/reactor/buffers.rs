@@ -82,6 +82,7 @@ impl LargeFrames {
 /// Buffers of this capacity and below go round.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 const KEPT_BUFFERS_MAX: usize = 64;
+pub const KEPT_BYTES: usize = KEPT_BYTES_MAX * KEPT_BUFFERS_MAX;
 
 #[cfg(test)]
 mod tests {

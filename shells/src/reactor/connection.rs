@@ -16,7 +16,7 @@ use super::requests::OwnRequests;
 use super::shared::{Desk, Shared};
 use super::socket::Socket;
 use kvtide_core::event::Event;
-use kvtide_core::front::Job;
+use kvtide_core::front::{Body as Data, Job};
 use kvtide_core::limits::{OUTPUT_BYTES_MAX, REQUESTS_PER_CONNECTION_MAX};
 use kvtide_core::names::{self, Reply};
 use kvtide_core::slots::SlotName;
@@ -33,6 +33,8 @@ pub struct Connection {
     pub(super) message: Message,
     /// The message was put to the front already, though its inline body may still come.
     pub(super) asked: bool,
+    /// Where the data of the message is.
+    pub(super) data: Data,
     /// Bytes of the inline body behind its head.
     pub(super) body_bytes: u64,
     pub(super) body: Option<Body>,
@@ -62,6 +64,7 @@ pub struct Connection {
 }
 
 /// What the connection does next.
+#[expect(clippy::large_enum_variant, reason = "a box would cost an allocation per message")]
 pub(super) enum Phase {
     /// Decodes what comes.
     Reading,
@@ -112,6 +115,7 @@ impl Connection {
             plan: Plan::Skip,
             message: Message::default(),
             asked: false,
+            data: Data::Here,
             body_bytes: 0,
             body: None,
             unread: Vec::new(),
@@ -178,7 +182,7 @@ impl Connection {
         match self.phase {
             Phase::Verdict(_) => false,
             Phase::Waiting => self.hung_up,
-            Phase::Working(_) => self.hung_up || !self.is_held(),
+            Phase::Working(_) => !self.starving && (self.hung_up || !self.is_held()),
             Phase::Reading => input && (self.hung_up || self.may_ask(stopping)),
             Phase::Discarding => self.readable || !self.decoder.is_ready(),
         }
@@ -331,6 +335,8 @@ impl Connection {
     }
 }
 
+/// A connection, its place in the table and in the list of free places.
+pub(super) const ENTRY_BYTES: usize = size_of::<Connection>() + 24;
 /// What one connection may be sent in one turn.
 const WRITE_BYTES_PER_TURN: usize = 1 << 20;
 /// How long a handshake may take; the peer's library gives up at the same time
@@ -338,3 +344,86 @@ const WRITE_BYTES_PER_TURN: usize = 1 << 20;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 /// How long a large frame may stand still while others wait for its share of the budget.
 const LARGE_FRAME_TIME: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::super::shared::Door;
+    use super::super::turns::{LastTurn, Turns};
+    use super::*;
+    use crate::arena::Arena;
+    use crate::clock::Clock;
+    use kvtide_core::config::Config;
+    use kvtide_core::effect::Outbox;
+    use kvtide_core::front::Front;
+    use kvtide_core::wire::zmtp::READY_DEALER;
+    use mio::net::UnixStream;
+
+    /// Counts connections that ended.
+    struct Counting(usize);
+
+    impl Desk for Counting {
+        fn handle(&mut self, _now: Instant, event: Event<'_>, _out: &mut Outbox) {
+            self.0 += usize::from(matches!(event, Event::ConnectionEnded { .. }));
+        }
+
+        fn next_tick(&self) -> Option<Instant> {
+            None
+        }
+
+        fn retell(&mut self, _out: &mut Outbox) {}
+
+        fn finish(&mut self, _now: Instant, _out: &mut Outbox) {}
+    }
+
+    fn shared() -> Shared<Counting> {
+        let (arena, _grower) = Arena::private(1 << 20).expect("a megabyte can be mapped");
+        let turns = Turns::new(LastTurn::default());
+        let door =
+            Door { engine: Counting(0), out: Outbox::default(), turns, clock: Clock::start() };
+        Shared::new(door, Front::new(&Config::default()), arena)
+    }
+
+    fn connection() -> (Connection, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        (Connection::new(Socket::Unix(ours), Instant::from_secs(100)), theirs)
+    }
+
+    #[test]
+    fn f55_a_handshake_that_does_not_end_is_ended() {
+        let (mut shared, (mut connection, _theirs)) = (shared(), connection());
+        // A byte now and then buys no time.
+        connection.heard = Instant::from_secs(129);
+        shared.now = Instant::from_secs(129);
+        assert_eq!(connection.overdue(&shared), None);
+        shared.now = Instant::from_secs(130);
+        let why = connection.overdue(&shared).expect("it is overdue");
+        assert_eq!(why, Closing::HandshakeTimeout);
+        connection.close(&mut shared, why);
+        assert_eq!(connection.overdue(&shared), None, "it is closed once");
+        assert_eq!(connection.serve(&mut shared), Served::Ended);
+        connection.end(&mut shared);
+        assert_eq!((shared.door.engine.0, shared.counters.closings(why)), (1, 1));
+    }
+
+    #[test]
+    fn a_large_frame_that_stands_still_is_closed_only_where_others_wait() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        let mut opening = [&GREETING[..], READY_DEALER].concat();
+        opening.extend(b"\x01\x01u\x01\x01\x08\x03\x00\x00\x00\x00\x03\x00\x00\x00");
+        std::io::Write::write_all(&mut theirs, &opening).expect("the socket has room");
+        (connection.readable, shared.now) = (true, Instant::from_secs(100));
+        assert_eq!(connection.serve(&mut shared), Served::Idle);
+        assert_eq!(connection.large_bytes, 48 << 20);
+        shared.now = Instant::from_secs(200);
+        assert_eq!(connection.overdue(&shared), None, "nobody waits");
+        let other = names::Connection(SlotName { index: 9, generation: 0 });
+        assert!(!shared.large.reserve(other, 100 << 20));
+        let why = connection.overdue(&shared);
+        assert_eq!(why, Some(Closing::LargeFrameStalled));
+        shared.now = Instant::from_secs(105);
+        assert_eq!(connection.overdue(&shared), None, "five seconds are not long");
+        connection.close(&mut shared, Closing::LargeFrameStalled);
+        assert_eq!(shared.large.grant(), Some((other, 100 << 20)));
+        assert_eq!(shared.door.engine.0, 0, "its end is told when it closes its side");
+    }
+}

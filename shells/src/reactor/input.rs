@@ -7,7 +7,7 @@ use super::counters::Closing;
 use super::requests::Envelope;
 use super::shared::{Desk, Shared};
 use kvtide_core::event::Event;
-use kvtide_core::front::{Body, Step};
+use kvtide_core::front::{Body as Data, Step};
 use kvtide_core::limits::{
     FRAMES_MAX, INPUT_BYTES_PER_TURN, LARGE_FRAME_BYTES_MAX, MESSAGES_PER_TURN,
     SMALL_FRAME_BYTES_MAX,
@@ -47,12 +47,6 @@ impl Connection {
                 // The rest of its frame will not come, or comes too late for anybody.
                 Phase::Waiting => return Served::Ended,
                 Phase::Discarding if !self.decoder.is_ready() => return Served::Ended,
-                Phase::Working(_) if shared.requests.is_full() => {
-                    if !std::mem::replace(&mut self.starving, true) {
-                        shared.starved.push_back(self.name);
-                    }
-                    return Served::Idle;
-                }
                 Phase::Working(_) => self.work(shared, &mut share),
                 Phase::Reading if self.unread_at < self.unread.len() => {
                     self.decode_unread(shared, &mut share);
@@ -115,7 +109,7 @@ impl Connection {
         while share.messages > 0 {
             match self.phase {
                 Phase::Reading if self.may_ask(shared.stopping) => {}
-                Phase::Working(_) if share.work > 0 && !shared.requests.is_full() => {
+                Phase::Working(_) if share.work > 0 && !self.starving => {
                     self.work(shared, share);
                     continue;
                 }
@@ -219,13 +213,13 @@ impl Connection {
             Ok(Some((_, bytes))) => {
                 self.body_bytes = bytes;
                 self.message.drop_frame();
-                Body::Announced { bytes }
+                Data::Announced { bytes }
             }
             // Its first byte alone is no binary either, so the front finds the fault again.
             Err(_) => {
                 self.body_bytes = 0;
                 self.message.truncate_frame(1);
-                Body::Here
+                Data::Here
             }
         };
         self.plan = Plan::Skip;
@@ -242,16 +236,16 @@ impl Connection {
             shared.door.tell(body.ended());
         }
         if !self.asked {
-            self.begin_work(shared, Body::Here);
+            self.begin_work(shared, Data::Here);
         }
         // The next frame begins a new message.
         (self.asked, self.body_bytes, self.plan) = (false, 0, Plan::Skip);
     }
 
     /// The message, or what comes before its inline body, is complete.
-    fn begin_work<E: Desk>(&mut self, shared: &mut Shared<E>, body: Body) {
-        self.asked = true;
-        self.phase = Phase::Working(shared.front.begin(body));
+    fn begin_work<E: Desk>(&mut self, shared: &mut Shared<E>, data: Data) {
+        (self.asked, self.data) = (true, data);
+        self.phase = Phase::Working(shared.front.begin(data));
     }
 
     /// Has the front decode some of the message. When it is done, the question goes to the engine.
@@ -282,7 +276,10 @@ impl Connection {
             Step::Ask(ask) => {
                 let envelope = Envelope::new(uid, operation);
                 let reply = shared.requests.open(&mut self.own, self.name, envelope);
-                let reply = reply.expect("a full table was seen before");
+                let Some(reply) = reply else {
+                    self.message = message;
+                    return self.starve(shared);
+                };
                 shared.door.tell(Event::Asked { reply, ask });
                 if self.mute {
                     // Nobody takes the answer.
@@ -295,6 +292,14 @@ impl Connection {
         }
         self.message = message;
         self.drop_message(shared);
+    }
+
+    /// The request table is full: the message is kept, and decoded again when there is a place.
+    /// What needs no place, others' probes among it, is answered meanwhile.
+    fn starve<E: Desk>(&mut self, shared: &mut Shared<E>) {
+        self.phase = Phase::Working(shared.front.begin(self.data));
+        self.starving = true;
+        shared.starved.push_back(self.name);
     }
 
     fn operation(&self) -> Option<Operation> {

@@ -141,6 +141,10 @@ impl Requests {
     }
 }
 
+/// A request with its place in the table and in the list of free places. Longer envelopes lie
+/// beside it and count as output of their connection.
+pub const ENTRY_BYTES: usize = size_of::<Outstanding>() + 12;
+
 #[cfg(test)]
 mod tests {
     use super::*;

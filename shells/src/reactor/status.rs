@@ -2,6 +2,8 @@
 
 use super::counters::Counters;
 use super::turns::TurnTimes;
+use super::{buffers, connection, requests};
+use kvtide_core::limits;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReactorStatus {
@@ -19,4 +21,18 @@ pub struct ReactorStatus {
     pub usable_bytes: u64,
     pub turns: TurnTimes,
     pub counters: Counters,
+}
+
+/// Most bytes that each table and buffer of the reactor can take, for `--print-memory`. The last
+/// one is for each connection that sends and is sent as much as it may.
+pub fn table_bytes() -> [(&'static str, u64); 6] {
+    let buffered = limits::SMALL_FRAME_BYTES_MAX + limits::OUTPUT_BYTES_MAX;
+    [
+        ("connections", (limits::CONNECTIONS_MAX * connection::ENTRY_BYTES) as u64),
+        ("requests", (limits::REQUESTS_MAX * requests::ENTRY_BYTES) as u64),
+        ("read buffer", limits::INPUT_BYTES_PER_TURN as u64),
+        ("spare buffers", buffers::KEPT_BYTES as u64),
+        ("large frames", limits::LARGE_FRAME_BUDGET_BYTES as u64),
+        ("buffered per connection", buffered as u64),
+    ]
 }
