@@ -64,7 +64,6 @@ pub struct Connection {
 }
 
 /// What the connection does next.
-#[expect(clippy::large_enum_variant, reason = "a box would cost an allocation per message")]
 pub(super) enum Phase {
     /// Decodes what comes.
     Reading,
