@@ -21,6 +21,11 @@ impl Chains {
         Chains { heads: alloc::vec![NONE; heads], next: alloc::vec![NONE; limit], len: 0 }
     }
 
+    /// What a table of this size takes.
+    pub fn bytes(limit: usize) -> u64 {
+        ((limit.next_power_of_two().max(1) + limit) * size_of::<u32>()) as u64
+    }
+
     /// The first index under `hash` for which `is_same` holds.
     pub fn find(&self, hash: u64, mut is_same: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut index = self.heads[self.head(hash)];

@@ -10,6 +10,7 @@ pub mod fold;
 pub mod jobs;
 pub mod l1;
 pub mod layouts;
+pub mod memory;
 pub mod quota;
 pub mod scopes;
 pub mod sessions;
@@ -121,7 +122,10 @@ impl Engine {
                     self.clients.has_mode(instance, Mode::Inline);
                 }
             }
-            Event::ArenaGrown { bytes } => self.l1.grow(bytes),
+            Event::ArenaGrown { bytes } => {
+                self.l1.grow(bytes);
+                out.tell(self.gauges());
+            }
             Event::OperatorAsked { operator, ask } => self.operate(operator, ask, out),
         }
     }

@@ -25,6 +25,9 @@ pub struct Slots<T> {
 }
 
 impl<T> Slots<T> {
+    /// What one entry takes.
+    pub const ENTRY_BYTES: usize = size_of::<Entry<T>>();
+
     /// A table of at most `limit` entries, with memory for all of them.
     pub fn with_limit(limit: usize) -> Slots<T> {
         assert!(limit <= u32::MAX as usize, "a slot index has 32 bits");

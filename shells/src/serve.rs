@@ -44,6 +44,8 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     let parts =
         Parts { engine, front: Front::new(&settings.engine), arena, clock, facts: Some(producer) };
     let mut reactor = Reactor::new(parts).map_err(StartFault::world)?;
+    // Told once more, so that the gauges stand before the first tick.
+    reactor.sender().put(Note::ArenaGrown { bytes }).ok();
     reactor.watch(Signals::install().map_err(StartFault::world)?).map_err(StartFault::world)?;
     let log = settings.fact_log.then(|| News::new(settings.engine.chunk_size));
     let watched = backlog.clone();

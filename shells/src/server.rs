@@ -6,6 +6,7 @@
 //! that accepts means a server that answers (spec/http-cli §4.1, §4.3).
 
 pub mod grow;
+pub mod memory;
 pub mod news;
 pub mod threads;
 
@@ -84,7 +85,13 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFa
         Ok(Asked::Serve { flags, warnings }) => {
             log::start(clock, variable("LMCACHE_LOG_LEVEL").as_deref());
             show_banner();
-            settle(&flags, warnings, clock).and_then(Ground::lay).and_then(serve)
+            let settled = settle(&flags, warnings, clock);
+            if let Ok((settings, _)) = &settled
+                && settings.print_memory
+            {
+                return print(&memory::page(settings), true, 0);
+            }
+            settled.and_then(Ground::lay).and_then(serve)
         }
         Err(fault) => Err(fault.into()),
     };

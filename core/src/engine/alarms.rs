@@ -4,6 +4,7 @@
 //! armed. A tick of the wheel is 2^20 ns, about a millisecond; a deadline is rounded up to the next
 //! one, so an alarm may be late by a millisecond and is never early.
 
+use crate::engine::memory::slots_bytes;
 use crate::slots::{SlotName, Slots};
 use crate::time::Instant;
 use alloc::vec::Vec;
@@ -66,6 +67,11 @@ impl Alarms {
             occupied: [0; LEVELS],
             elapsed: 0,
         }
+    }
+
+    /// What a wheel for so many deadlines takes.
+    pub(crate) fn table_bytes(limit: usize) -> u64 {
+        slots_bytes::<Entry>(limit) + (LEVELS * size_of::<[List; SLOTS]>()) as u64
     }
 
     /// Arms a deadline. The owner's own bound keeps the table from filling; a full table is ours.

@@ -52,6 +52,10 @@ impl Engine {
         }
         check(cells == self.sessions.cells, "I-11", "lease cells are not counted right")?;
         check(units == self.l1.lease_units(), "I-52", "lease units taken - ended != live")?;
+        let readers = self.copies.copies.iter();
+        let readers = readers.filter(|(_, copy)| copy.key.kind == Kind::Retrieve);
+        let pinned: usize = readers.map(|(_, copy)| copy.objects.len()).sum();
+        check(pinned <= self.copies.reads, "I-11", "readers pin more than is counted")?;
         for (_, copy) in self.copies.copies.iter() {
             for object in &copy.objects {
                 let exists = self.l1.objects.find(object.0).is_some();

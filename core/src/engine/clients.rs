@@ -6,6 +6,7 @@
 use crate::config::{Limits, PoolKind};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::layouts::Layouts;
+use crate::engine::memory::{map_bytes, slots_bytes};
 use crate::engine::turn::Turn;
 use crate::event::Registration;
 use crate::fact::{Fact, InstanceEnd};
@@ -79,6 +80,15 @@ impl Clients {
             told: VecDeque::with_capacity(limits.told),
             told_set: map_with_capacity(limits.told, seed ^ 9),
         }
+    }
+
+    /// All instances at their bounds, model names included.
+    pub(crate) fn table_bytes(limits: &Limits) -> u64 {
+        slots_bytes::<Instance>(limits.instances)
+            + map_bytes::<InstanceId, SlotName>(limits.instances)
+            + map_bytes::<InstanceId, ()>(limits.told)
+            + (limits.told * size_of::<InstanceId>()) as u64
+            + (limits.instances * crate::limits::MODEL_BYTES_MAX) as u64
     }
 
     pub fn register(

@@ -12,6 +12,7 @@ use crate::config::Limits;
 use crate::effect::{Slot, SlotRange};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::jobs::Job;
+use crate::engine::memory::{map_bytes, slots_bytes};
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{Abort, Fact};
@@ -63,6 +64,8 @@ pub(crate) struct Copy {
     pub key: PendingKey,
     pub connection: Connection,
     pub objects: Vec<ObjectId>,
+    /// Objects that it was admitted with, for readers.
+    reads: usize,
     /// Position of each object within the range, for stores.
     pub chunks: Vec<u32>,
     pub condemned: bool,
@@ -99,6 +102,8 @@ pub struct Copies {
     pending: Map<PendingKey, SmallVec<[SlotName; 2]>>,
     by_connection: Map<Connection, Vec<SlotName>>,
     by_instance: Map<InstanceId, Vec<SlotName>>,
+    /// Objects that readers pin, each as often as it is read.
+    pub(crate) reads: usize,
     pub stale_endings: u64,
 }
 
@@ -110,8 +115,21 @@ impl Copies {
             pending: map_with_capacity(limits.tickets, seed ^ 4),
             by_connection: map_with_capacity(crate::limits::CONNECTIONS_MAX, seed ^ 5),
             by_instance: map_with_capacity(limits.instances, seed ^ 6),
+            reads: 0,
             stale_endings: 0,
         }
+    }
+
+    /// All copies at their bounds.
+    pub(crate) fn table_bytes(limits: &Limits) -> u64 {
+        let cells = limits.lease_cells * (size_of::<ObjectId>() + size_of::<u32>());
+        let names = 3 * limits.tickets * size_of::<SlotName>();
+        slots_bytes::<Copy>(limits.tickets)
+            + slots_bytes::<Owner>(2 * limits.tickets)
+            + map_bytes::<PendingKey, SmallVec<[SlotName; 2]>>(limits.tickets)
+            + map_bytes::<Connection, Vec<SlotName>>(crate::limits::CONNECTIONS_MAX)
+            + map_bytes::<InstanceId, Vec<SlotName>>(limits.instances)
+            + (cells + names) as u64
     }
 
     /// End of stream: nothing is read or written over this connection any more.
@@ -224,6 +242,7 @@ impl Copies {
         self.unlist(name);
         let copy = self.copies.remove(name).expect("removed once");
         assert!(copy.objects.is_empty(), "a copy ends after its pins");
+        self.reads -= copy.reads;
         if let Some(timer) = copy.timer {
             turn.alarms.cancel(timer);
         }
@@ -307,6 +326,7 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
         key,
         connection: asker.connection,
         objects: Vec::new(),
+        reads: 0,
         chunks: Vec::new(),
         condemned: false,
         short: false,

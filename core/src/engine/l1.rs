@@ -16,6 +16,7 @@ pub mod room;
 use crate::SeededHash;
 use crate::chains::Chains;
 use crate::config::Config;
+use crate::engine::memory::slots_bytes;
 use crate::engine::scopes::Scopes;
 use crate::engine::space::Space;
 use crate::fact::{FactKey, Removal};
@@ -103,6 +104,20 @@ impl L1 {
             stamp: 0,
             configured: config.l1_bytes,
         }
+    }
+
+    /// Objects and their two indices, for `--print-memory`.
+    pub(crate) fn table_bytes(config: &Config) -> u64 {
+        let limit = config.l1_objects_max;
+        slots_bytes::<Object>(limit) + 2 * Chains::bytes(limit)
+    }
+
+    pub(crate) fn policy_bytes(config: &Config) -> u64 {
+        Policy::new(config.policy, config.l1_objects_max, 0).memory_bytes()
+    }
+
+    pub(crate) fn space_bytes(config: &Config) -> u64 {
+        Space::new(config.l1_bytes, config.l1_align_bytes).memory_bytes()
     }
 
     /// The first `bytes` of the arena are usable now.

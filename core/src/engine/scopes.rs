@@ -4,6 +4,7 @@
 //! (I-48). An id stays with its name while anything uses it; unused names are kept until the table
 //! is full and then replaced, oldest first.
 
+use crate::engine::memory::map_bytes;
 use crate::fact::Fact;
 use crate::limits;
 use crate::names::{KvRank, Layout, ScopeId, TenantId};
@@ -86,6 +87,17 @@ impl Scopes {
             scope_ids: map_with_capacity(limits::SCOPES_MAX, seed ^ 1),
             idle_scopes: VecDeque::with_capacity(limits::SCOPES_MAX),
         }
+    }
+
+    /// All names at their bounds, texts included.
+    pub(crate) fn table_bytes() -> u64 {
+        let (tenants, scopes) = (limits::TENANTS_MAX, limits::SCOPES_MAX);
+        let text = limits::MODEL_BYTES_MAX + 4 * limits::SALT_CHARS_MAX;
+        let tenant = text + size_of::<Tenant>() + size_of::<TenantId>();
+        let scope = size_of::<Scope>() + size_of::<ScopeId>();
+        (tenants * tenant + scopes * scope) as u64
+            + map_bytes::<TenantKey, TenantId>(tenants)
+            + map_bytes::<ScopeKey, ScopeId>(scopes)
     }
 
     pub fn tenant(&self, model: &str, salt: &str) -> Option<TenantId> {

@@ -14,6 +14,7 @@ use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::fold::{Fold, Window};
 use crate::engine::jobs::Job;
 use crate::engine::l1::leases::{LeaseSet, Unreadable};
+use crate::engine::memory::{map_bytes, slots_bytes};
 use crate::engine::scopes::ScopeKey;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
@@ -104,6 +105,15 @@ impl Sessions {
             cells: 0,
             untaken: 0,
         }
+    }
+
+    /// All sessions at their bounds, request ids included.
+    pub(crate) fn table_bytes(limits: &Limits) -> u64 {
+        slots_bytes::<Session>(limits.sessions)
+            + slots_bytes::<Wait>(limits.waits)
+            + slots_bytes::<Orphan>(limits.sessions)
+            + map_bytes::<Arc<str>, SlotName>(limits.sessions)
+            + (limits.sessions * crate::limits::REQUEST_ID_BYTES_MAX) as u64
     }
 
     /// Starts a lookup. `layout` is what is registered for (model, world size), if anything is.

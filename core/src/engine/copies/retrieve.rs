@@ -19,7 +19,8 @@ impl Copies {
         keys: &Keys,
     ) {
         let chunks = keys.chunks();
-        if self.copies.is_full() || chunks.is_empty() {
+        let room = turn.config.limits.lease_cells - self.reads;
+        if self.copies.is_full() || chunks.is_empty() || chunks.len() > room {
             turn.out.answer(asker.reply, Answer::RetrieveMiss);
             return;
         }
@@ -44,7 +45,9 @@ impl Copies {
         let key = pending_key(Kind::Retrieve, asker, keys);
         let mut copy = new_copy(turn, asker, key);
         copy.chunks = (0..objects.len() as u32).collect();
+        copy.reads = objects.len();
         copy.objects = objects;
+        self.reads += copy.reads;
         let slots = self.list_slots(turn, &copy);
         let (offers_slots, offers_payload) = asker.offers;
         let name = self.admit(copy);
