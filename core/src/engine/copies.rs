@@ -272,8 +272,15 @@ impl Copies {
         }
     }
 
-    fn oldest(&self, key: &PendingKey) -> Option<SlotName> {
-        self.pending.get(key).and_then(|names| names.first()).copied()
+    /// The oldest copy of this name whose slots are in the client's hands. A body that is still
+    /// being received ends with its own ticket, and by no commit of another message.
+    fn oldest_at_rest(&self, key: &PendingKey) -> Option<SlotName> {
+        let at_rest = |name: &&SlotName| {
+            self.copies
+                .find(**name)
+                .is_some_and(|copy| copy.lent.is_some() && copy.stream.is_none())
+        };
+        self.pending.get(key)?.iter().find(at_rest).copied()
     }
 
     fn list_slots(&self, turn: &mut Turn, copy: &Copy) -> SlotRange {

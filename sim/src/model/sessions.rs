@@ -319,13 +319,17 @@ impl Model {
     /// `end_session`: the result is gone, leases linger once and for a fixed time (I-11, I-13).
     pub fn end_session(&mut self, request: &str) {
         let linger = self.now + self.rules.linger;
+        let settled = self.settled;
         let Some(session) = self.sessions.get_mut(request) else { return };
         if session.has_ended {
             return;
         }
         session.has_ended = true;
         session.is_vague |= !session.is_decided;
-        session.until = (linger, linger);
+        // What has run out already does not come back.
+        if !session.is_decided || settled < session.until.1 {
+            session.until = (session.until.0.min(linger), linger);
+        }
     }
 
     /// Whether a retrieve of this range may, or must, find everything.

@@ -134,9 +134,10 @@ impl Model {
             check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
             return Ok(Vec::new());
         };
-        let (scope, _) = asker.ok_or("a stranger's bytes were accepted")?;
+        let (scope, offers) = asker.ok_or("a stranger's bytes were accepted")?;
         let name = self.name(Kind::Store, transfer, &scope);
-        let number = match self.pending(&name) {
+        // One that commits its slots may still be writing to them.
+        let number = match self.pending(&name).filter(|_| offers.bytes) {
             Some(number) => {
                 check(news.reserved.is_empty(), "reserved although a reservation was pending")?;
                 number

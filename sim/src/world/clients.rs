@@ -294,7 +294,9 @@ impl World {
         let is_private = *answer == Answer::NoContext;
         let is_empty =
             matches!(answer, Answer::StoreSlots { slots, .. } if slots.start == slots.end);
-        if is_private || (self.processes[process.0].is_inline && !is_empty) {
+        let is_writing = self.is_at_work(instance, &range);
+        let ignores_slots = self.processes[process.0].is_inline && !is_empty;
+        if (is_private && !is_writing) || ignores_slots {
             let bytes = self.processes[process.0].layout.bytes().unwrap_or(1);
             let inline_bytes = bytes * range.len() as u64 + 350;
             let call = Call::CommitStore { instance, range, inline_bytes };

@@ -1,7 +1,7 @@
 //! What goes wrong, as far as it does not lie in how slowly bytes travel.
 
 use super::{Action, ProcessId, Step, Then, World, same_transfer};
-use crate::calls::Call;
+use crate::calls::{Call, Range};
 use crate::profile::layout_of;
 use crate::transcript::Input;
 use kvtide_core::names::InstanceId;
@@ -144,10 +144,15 @@ impl World {
         else {
             return false;
         };
+        self.is_at_work(*instance, range)
+    }
+
+    /// Whether an instance holds places under this name.
+    pub(super) fn is_at_work(&self, instance: InstanceId, range: &Range) -> bool {
         self.holdings.values().any(|holding| match &holding.commit {
             Call::CommitStore { instance: other, range: held, .. }
             | Call::CommitRetrieve { instance: other, range: held } => {
-                other == instance && same_transfer(held, range)
+                *other == instance && same_transfer(held, range)
             }
             _ => false,
         })

@@ -43,7 +43,7 @@ impl Copies {
 
     /// `commit_store` over shared memory: the client has written its slots.
     pub fn commit_store(&mut self, turn: &mut Turn, reply: Reply, key: PendingKey) {
-        let Some(name) = self.oldest(&key) else {
+        let Some(name) = self.oldest_at_rest(&key) else {
             turn.out.answer(reply, Answer::Bool(false));
             return;
         };
@@ -55,8 +55,11 @@ impl Copies {
     /// a new one.
     pub fn receive(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
         let key = pending_key(Kind::Store, asker, keys);
-        let pending = self.oldest(&key).filter(|name| {
-            self.copies.find(*name).is_some_and(|copy| !copy.condemned && copy.stream.is_none())
+        // An instance that commits its slots may still be writing to them: a body that it sends
+        // for once goes elsewhere.
+        let writes_slots = !asker.offers.1;
+        let pending = self.oldest_at_rest(&key).filter(|name| {
+            !writes_slots && self.copies.find(*name).is_some_and(|copy| !copy.condemned)
         });
         let name = match pending {
             Some(name) => name,
