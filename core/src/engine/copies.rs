@@ -5,6 +5,7 @@
 //! unregistered or reaped instance and a forced clear only *condemn* a reservation: its key is free
 //! for others at once, its memory is not.
 
+mod commits;
 mod retrieve;
 mod store;
 
@@ -66,6 +67,8 @@ pub(crate) struct Copy {
     /// Position of each object within the range, for stores.
     pub chunks: Vec<u32>,
     pub condemned: bool,
+    /// A commit has come for one of several copies under this name.
+    committed: bool,
     /// Some chunk of the range found no room.
     short: bool,
     started: Instant,
@@ -272,17 +275,6 @@ impl Copies {
         }
     }
 
-    /// The oldest copy of this name whose slots are in the client's hands. A body that is still
-    /// being received ends with its own ticket, and by no commit of another message.
-    fn oldest_at_rest(&self, key: &PendingKey) -> Option<SlotName> {
-        let at_rest = |name: &&SlotName| {
-            self.copies
-                .find(**name)
-                .is_some_and(|copy| copy.lent.is_some() && copy.stream.is_none())
-        };
-        self.pending.get(key)?.iter().find(at_rest).copied()
-    }
-
     fn list_slots(&self, turn: &mut Turn, copy: &Copy) -> SlotRange {
         let start = turn.out.slots.len() as u32;
         for (id, chunk) in copy.objects.iter().zip(&copy.chunks) {
@@ -316,6 +308,7 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
         objects: Vec::new(),
         chunks: Vec::new(),
         condemned: false,
+        committed: false,
         short: false,
         started: turn.now,
         timer: None,

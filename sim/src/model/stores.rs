@@ -6,7 +6,7 @@ use super::{Granted, Key, Model, News, Object, ObjectNumber, Scope, State, Sure}
 use super::{Transfer, Verdict, check};
 use crate::calls::Range;
 use kvtide_core::event::BodyOutcome;
-use kvtide_core::names::{InstanceId, Ticket};
+use kvtide_core::names::{Connection, InstanceId, Ticket};
 use std::rc::Rc;
 
 impl Model {
@@ -107,12 +107,8 @@ impl Model {
         };
         self.saw(transfer.instance, Way::Slots);
         let name = self.name(Kind::Store, transfer, &scope);
-        let Some(number) = self.find_copy(&name, |copy| copy.is_lent && copy.stream.is_none())
-        else {
-            check(news.committed.is_empty(), "I-7: published without a reservation")?;
-            return check(!got, "I-6: a commit of nothing was accepted");
-        };
-        let whole = self.publish(number, u32::MAX, news)?;
+        let numbers = self.commit(&name, transfer.connection);
+        let whole = self.publish(&numbers, u32::MAX, news)? > 0;
         check(got == whole, "I-6, I-7: a commit is true exactly when all of it is readable")
     }
 
@@ -137,7 +133,7 @@ impl Model {
         let (scope, offers) = asker.ok_or("a stranger's bytes were accepted")?;
         let name = self.name(Kind::Store, transfer, &scope);
         // One that commits its slots may still be writing to them.
-        let number = match self.pending(&name).filter(|_| offers.bytes) {
+        let number = match self.pending(&name, transfer.connection).filter(|_| offers.bytes) {
             Some(number) => {
                 check(news.reserved.is_empty(), "reserved although a reservation was pending")?;
                 number
@@ -158,10 +154,12 @@ impl Model {
         Ok(copy.objects.clone())
     }
 
-    /// The oldest reservation under this name, if a body can still go into it.
-    fn pending(&self, name: &Name) -> Option<u64> {
-        let open = |copy: &Copy| copy.is_lent && copy.stream.is_none() && !copy.is_condemned;
-        self.find_copy(name, open)
+    /// The reservation that a body can go into: wanted, and alone under its name.
+    fn pending(&self, name: &Name, connection: Connection) -> Option<u64> {
+        match self.in_hand(name, connection)[..] {
+            [number] => (!self.copies[&number].is_condemned).then_some(number),
+            _ => None,
+        }
     }
 
     /// A body has ended. False for a stale ticket; then nothing may have changed.
@@ -180,32 +178,36 @@ impl Model {
         };
         let copy = &self.copies[&number];
         let good = outcome == BodyOutcome::Whole && !copy.is_short;
-        let whole = self.publish(number, complete, news)?;
+        let whole = self.publish(&[number], complete, news)? == 1;
         check(got == Some(whole && good), "a body is true exactly when all of it is readable")?;
         Ok(true)
     }
 
-    /// Ends a store: what was written, and is still wanted, becomes readable.
-    fn publish(&mut self, number: u64, complete: u32, news: &News) -> Result<bool, String> {
-        let copy = self.copies.remove(&number).expect("found by the caller");
-        let mut published = 0;
-        for (position, number) in &copy.objects {
-            let object = &mut self.objects[number.0 as usize];
-            let told = news.committed.contains(&object.key);
-            let key = object.key.clone();
-            if *position < complete && object.state == State::Staged && !object.forced {
-                check(told, "I-7: a finished write was not published")?;
-                object.state = State::Resident;
-                object.readable = Sure::Yes;
-                published += 1;
-                self.became_present(&key);
-            } else {
-                check(object.state == State::Gone, "I-52: neither committed nor aborted")?;
+    /// Ends stores: what was written, and is still wanted, becomes readable. How many became
+    /// readable as a whole.
+    fn publish(&mut self, numbers: &[u64], complete: u32, news: &News) -> Result<usize, String> {
+        let (mut whole, mut published) = (0, 0);
+        for number in numbers {
+            let copy = self.copies.remove(number).expect("found by the caller");
+            let before = published;
+            for (position, number) in &copy.objects {
+                let object = &mut self.objects[number.0 as usize];
+                let told = news.committed.contains(&object.key);
+                let key = object.key.clone();
+                if *position < complete && object.state == State::Staged && !object.forced {
+                    check(told, "I-7: a finished write was not published")?;
+                    object.state = State::Resident;
+                    object.readable = Sure::Yes;
+                    published += 1;
+                    self.became_present(&key);
+                } else {
+                    check(object.state == State::Gone, "I-52: neither committed nor aborted")?;
+                }
             }
+            whole += (published - before == copy.objects.len()) as usize;
         }
-        let told = news.committed.len();
-        check(told == published, "I-7: more was published than written")?;
-        Ok(published == copy.objects.len())
+        check(news.committed.len() == published, "I-7: more was published than written")?;
+        Ok(whole)
     }
 
     /// The instance is gone, and every slot that it had not committed with it.

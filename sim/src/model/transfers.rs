@@ -37,6 +37,8 @@ pub struct Copy {
     pub(super) is_short: bool,
     /// Given up as a whole: TTL, or the end of its instance.
     pub(super) is_condemned: bool,
+    /// A commit has come for one of several copies under this name.
+    pub(super) is_counted: bool,
 }
 
 impl Copy {
@@ -112,13 +114,40 @@ impl Model {
             reply: None,
             is_short: false,
             is_condemned: false,
+            is_counted: false,
         }
     }
 
-    /// Oldest first.
-    pub(super) fn find_copy(&self, name: &Name, wanted: impl Fn(&Copy) -> bool) -> Option<u64> {
-        let found = self.copies.iter().find(|(_, copy)| copy.name == *name && wanted(copy));
-        found.map(|(number, _)| *number)
+    /// Copies of this name in a client's hands: those of the connection, if it has any.
+    pub(super) fn in_hand(&self, name: &Name, connection: Connection) -> Vec<u64> {
+        let named = |copy: &Copy| {
+            let is_flowing = name.kind == Kind::Store && copy.stream.is_some();
+            copy.name == *name && copy.is_lent && !is_flowing
+        };
+        let all = || self.copies.iter().filter(|(_, copy)| named(copy));
+        let ours = all().filter(|(_, copy)| copy.connection == connection);
+        let ours: Vec<u64> = ours.map(|(number, _)| *number).collect();
+        if ours.is_empty() { all().map(|(number, _)| *number).collect() } else { ours }
+    }
+
+    /// The copies that a commit ends. Several under one name cannot be told apart: they end when
+    /// as many commits have come. For readers of the same objects it does not matter which goes.
+    pub(super) fn commit(&mut self, name: &Name, connection: Connection) -> Vec<u64> {
+        let numbers = self.in_hand(name, connection);
+        let Some(oldest) = numbers.first() else { return numbers };
+        let objects = |number: &u64| &self.copies[number].objects;
+        let is_same = numbers.iter().all(|number| objects(number) == objects(oldest));
+        if numbers.len() == 1 || (name.kind == Kind::Retrieve && is_same) {
+            return vec![*oldest];
+        }
+        let uncounted = numbers.iter().find(|number| !self.copies[number].is_counted);
+        if let Some(number) = uncounted {
+            self.copies.get_mut(number).expect("found above").is_counted = true;
+        }
+        if numbers.iter().all(|number| self.copies[number].is_counted) {
+            return numbers;
+        }
+        Vec::new()
     }
 
     /// `prepare_retrieve`: every chunk under the request's own leases, or a miss.
@@ -160,7 +189,7 @@ impl Model {
         check(got == asker.is_some(), "commit_retrieve is true for those that are registered")?;
         let Some((scope, _)) = asker else { return Ok(()) };
         let name = self.name(Kind::Retrieve, transfer, &scope);
-        if let Some(number) = self.find_copy(&name, |copy| copy.is_lent) {
+        for number in self.commit(&name, transfer.connection) {
             let copy = self.copies.get_mut(&number).expect("found above");
             copy.is_lent = false;
             self.drop_if_ended(number);

@@ -210,10 +210,12 @@ impl World {
     fn allocated(&mut self, request: RequestNumber, hit: u32) {
         let entry = &mut self.requests[request.0];
         let chunks = entry.range.end_chunk;
-        entry.hit = hit.min(chunks);
+        // The answer may be about another request under the same id.
+        let hit = hit.min(chunks);
+        entry.hit = hit;
         let local = self.rng.below(hit as u64 * 2 + 1).saturating_sub(hit as u64) as u32;
         self.requests[request.0].local = local;
-        let (hit, group) = (self.requests[request.0].hit, self.requests[request.0].group);
+        let group = self.requests[request.0].group;
         let scheduler = self.groups[group].scheduler;
         if local > 0 {
             let range = self.requests[request.0].range.part(None, 0, local);
@@ -262,7 +264,9 @@ impl World {
         let has_no_places =
             self.profile.config.pool == PoolKind::Private || self.processes[process.0].is_inline;
         if missed || has_no_places {
-            self.send(process, Call::CommitRetrieve { instance, range }, Then::Nothing);
+            // A worker retrieves one thing after the other (spec/transfer §4.8): the commit of a
+            // miss does not meet places under the same name.
+            self.send(process, Call::CommitRetrieve { instance, range }, Then::Stray);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Stores: slots lent to a writer, or a body received into them, and their publication.
 
+use super::commits::Commit;
 use super::{Asker, Copies, Copy, Kind, Owner, PendingKey, new_copy, pending_key, place_of};
 use crate::config::PoolKind;
 use crate::effect::{Answer, Effect, Slot, SlotRange};
@@ -43,11 +44,13 @@ impl Copies {
 
     /// `commit_store` over shared memory: the client has written its slots.
     pub fn commit_store(&mut self, turn: &mut Turn, reply: Reply, key: PendingKey) {
-        let Some(name) = self.oldest_at_rest(&key) else {
-            turn.out.answer(reply, Answer::Bool(false));
-            return;
-        };
-        let whole = self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+        let mut whole = false;
+        if let Commit::Of(names) = self.count_commit(&key, reply.connection) {
+            // Of several, those that were given up earlier do not count.
+            for name in names {
+                whole |= self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+            }
+        }
         turn.out.answer(reply, Answer::Bool(whole));
     }
 
@@ -58,9 +61,7 @@ impl Copies {
         // An instance that commits its slots may still be writing to them: a body that it sends
         // for once goes elsewhere.
         let writes_slots = !asker.offers.1;
-        let pending = self.oldest_at_rest(&key).filter(|name| {
-            !writes_slots && self.copies.find(*name).is_some_and(|copy| !copy.condemned)
-        });
+        let pending = self.only_pending(&key, asker.connection).filter(|_| !writes_slots);
         let name = match pending {
             Some(name) => name,
             None if self.copies.is_full() => {
