@@ -218,10 +218,6 @@ impl Model {
             Aborted::StreamEnded | Aborted::InstanceEnded | Aborted::Body => {}
         }
         object.state = State::Gone;
-        if why == Aborted::WriteTtl {
-            let writers = self.copies.values_mut().filter(|copy| copy.names(number));
-            writers.for_each(|copy| copy.is_condemned = true);
-        }
         Ok(())
     }
 

@@ -294,6 +294,10 @@ impl Model {
             return check(no_such_hold || may_be_silent, "F01: a release that names nothing");
         }
         check(!no_such_hold || may_be_unknown, "F01: a good release was called wrong")?;
+        if no_such_hold {
+            self.sessions.remove(&*range.request);
+            return Ok(());
+        }
         let session = self.sessions.get_mut(&*range.request).expect("found above");
         if !session.is_decided {
             session.is_vague = true;

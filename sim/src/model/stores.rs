@@ -154,10 +154,16 @@ impl Model {
         Ok(copy.objects.clone())
     }
 
-    /// The reservation that a body can go into: wanted, and alone under its name.
+    /// The reservation that a body can go into: alone under its name, nothing of it given up.
     fn pending(&self, name: &Name, connection: Connection) -> Option<u64> {
         match self.in_hand(name, connection)[..] {
-            [number] => (!self.copies[&number].is_condemned).then_some(number),
+            [number] => {
+                let wanted = |(_, object): &(u32, ObjectNumber)| {
+                    let object = self.object(*object);
+                    object.state == State::Staged && !object.forced
+                };
+                self.copies[&number].objects.iter().all(wanted).then_some(number)
+            }
             _ => None,
         }
     }
@@ -213,9 +219,8 @@ impl Model {
     /// The instance is gone, and every slot that it had not committed with it.
     pub(super) fn condemn_stores_of(&mut self, instance: InstanceId) -> Verdict {
         let of_instance =
-            |copy: &&mut Copy| copy.name.kind == Kind::Store && copy.name.instance == instance;
-        for copy in self.copies.values_mut().filter(of_instance) {
-            copy.is_condemned = true;
+            |copy: &&Copy| copy.name.kind == Kind::Store && copy.name.instance == instance;
+        for copy in self.copies.values().filter(of_instance) {
             let staged = |(_, number): &(u32, ObjectNumber)| {
                 self.objects[number.0 as usize].state == State::Staged
             };

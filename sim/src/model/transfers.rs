@@ -35,8 +35,6 @@ pub struct Copy {
     pub(super) reply: Option<Reply>,
     /// Some chunk of the range found no room.
     pub(super) is_short: bool,
-    /// Given up as a whole: TTL, or the end of its instance.
-    pub(super) is_condemned: bool,
     /// A commit has come for one of several copies under this name.
     pub(super) is_counted: bool,
 }
@@ -113,7 +111,6 @@ impl Model {
             stream: None,
             reply: None,
             is_short: false,
-            is_condemned: false,
             is_counted: false,
         }
     }

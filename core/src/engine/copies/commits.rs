@@ -7,6 +7,7 @@
 //! the very same objects need no such care: any one of them may be let go.
 
 use super::{Copies, Copy, Kind, PendingKey};
+use crate::engine::l1::L1;
 use crate::names::Connection;
 use crate::slots::SlotName;
 use smallvec::SmallVec;
@@ -44,14 +45,17 @@ impl Copies {
         if left == 0 { Commit::Of(names) } else { Commit::OneOfSeveral }
     }
 
-    /// The one reservation that a body can go into: in the client's hands, alone under its name.
+    /// The one reservation that a body can go into: in the client's hands, alone under its name,
+    /// and nothing of it given up.
     pub(super) fn only_pending(
         &self,
+        l1: &L1,
         key: &PendingKey,
         connection: Connection,
     ) -> Option<SlotName> {
+        let is_wanted = |copy: &Copy| copy.objects.iter().all(|id| l1.can_commit(*id));
         match self.at_rest(key, connection)[..] {
-            [name] => self.copies.find(name).is_some_and(|copy| !copy.condemned).then_some(name),
+            [name] => self.copies.find(name).is_some_and(is_wanted).then_some(name),
             _ => None,
         }
     }
