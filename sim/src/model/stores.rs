@@ -17,7 +17,8 @@ impl Model {
         news: &News,
         got: &Granted,
     ) -> Result<Vec<ObjectNumber>, String> {
-        let asker = self.asker(transfer).filter(|(_, offers)| offers.slots);
+        // A client that sends its bytes ignores the slots; a private pool has none to offer.
+        let asker = self.asker(transfer).filter(|_| self.rules.is_shared);
         let Some((scope, _)) = asker else {
             check(*got == Granted::NoContext, "slots for somebody who cannot use them")?;
             check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
@@ -121,9 +122,6 @@ impl Model {
         got: Option<(Ticket, &[u32])>,
     ) -> Result<Vec<(u32, ObjectNumber)>, String> {
         let asker = self.asker(transfer);
-        if asker.is_some() {
-            self.saw(transfer.instance, Way::Inline);
-        }
         let Some((ticket, places)) = got else {
             let may = asker.is_none() || self.rules.tables_may_fill;
             check(may, "a good store was refused")?;
@@ -184,7 +182,11 @@ impl Model {
         };
         let copy = &self.copies[&number];
         let good = outcome == BodyOutcome::Whole && !copy.is_short;
+        let instance = copy.name.instance;
         let whole = self.publish(&[number], complete, news)? == 1;
+        if outcome == BodyOutcome::Whole {
+            self.saw(instance, Way::Inline);
+        }
         check(got == Some(whole && good), "a body is true exactly when all of it is readable")?;
         Ok(true)
     }
@@ -231,7 +233,7 @@ impl Model {
 
     fn saw(&mut self, instance: InstanceId, way: Way) {
         if self.rules.is_shared
-            && let Some(known) = self.seen(instance)
+            && let Some(known) = self.instances.get_mut(&instance)
         {
             known.way = way;
         }
