@@ -283,7 +283,7 @@ impl Engine {
             }
             Ask::CommitRetrieve { .. } => {
                 let key = copies::pending_key(Kind::Retrieve, &asker, keys);
-                self.copies.commit_retrieve(&mut turn, key);
+                self.copies.commit_retrieve(&mut turn, reply.connection, key);
                 out.answer(reply, Answer::Bool(true));
             }
             Ask::CommitStore { inline_bytes: 0, .. } => {

@@ -5,6 +5,7 @@
 //! unregistered or reaped instance and a forced clear only *condemn* a reservation: its key is free
 //! for others at once, its memory is not.
 
+mod commits;
 mod retrieve;
 mod store;
 
@@ -69,6 +70,8 @@ pub(crate) struct Copy {
     /// Position of each object within the range, for stores.
     pub chunks: Vec<u32>,
     pub condemned: bool,
+    /// A commit has come for one of several copies under this name.
+    committed: bool,
     /// Some chunk of the range found no room.
     short: bool,
     started: Instant,
@@ -291,10 +294,6 @@ impl Copies {
         }
     }
 
-    fn oldest(&self, key: &PendingKey) -> Option<SlotName> {
-        self.pending.get(key).and_then(|names| names.first()).copied()
-    }
-
     fn list_slots(&self, turn: &mut Turn, copy: &Copy) -> SlotRange {
         let start = turn.out.slots.len() as u32;
         for (id, chunk) in copy.objects.iter().zip(&copy.chunks) {
@@ -329,6 +328,7 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
         reads: 0,
         chunks: Vec::new(),
         condemned: false,
+        committed: false,
         short: false,
         started: turn.now,
         timer: None,

@@ -159,18 +159,16 @@ impl L1 {
         alive.then_some(Key { hash: object.hash, scope: object.scope })
     }
 
-    /// The writer has reported every byte. False where the object was given up meanwhile.
-    /// Ends the writer's pin either way.
-    pub fn commit(&mut self, id: ObjectId) -> bool {
-        let Some(object) = self.objects.find_mut(id.0) else { return false };
-        let forced = self.epochs.is_dead(object);
-        if object.state != State::Staged || forced {
-            if object.state == State::Staged {
-                self.give_up(id);
-            }
-            self.unpin(id);
-            return false;
-        }
+    /// Whether a commit of this reservation would publish it.
+    pub fn can_commit(&self, id: ObjectId) -> bool {
+        let object = self.objects.find(id.0);
+        object.is_some_and(|object| object.state == State::Staged && !self.epochs.is_dead(object))
+    }
+
+    /// The writer has reported every byte. Ends its pin.
+    pub fn commit(&mut self, id: ObjectId) {
+        assert!(self.can_commit(id), "only what is still wanted is committed");
+        let object = self.objects.find_mut(id.0).expect("found above");
         object.state = State::Resident;
         object.epoch = self.epochs.now;
         let bytes = object.aligned;
@@ -181,7 +179,6 @@ impl L1 {
         self.policy.commit(id.0.index);
         self.warm(id);
         self.unpin(id);
-        true
     }
 
     /// The reservation is given up: its key is free at once, its memory when the writer's pin

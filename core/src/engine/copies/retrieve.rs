@@ -1,12 +1,13 @@
 //! Retrieves: resident objects pinned for a reader, over shared memory or in the answer itself.
 
+use super::commits::Commit;
 use super::{Asker, Copies, Ending, Kind, Owner, PendingKey, new_copy, pending_key};
 use crate::effect::{Answer, Effect};
 use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{Fact, FactKey, LeaseEnd};
-use crate::names::Ticket;
+use crate::names::{Connection, Ticket};
 use crate::slots::SlotName;
 
 impl Copies {
@@ -72,15 +73,12 @@ impl Copies {
     }
 
     /// `commit_retrieve`: the client is done with its slots. Sent after a miss as well.
-    pub fn commit_retrieve(&mut self, turn: &mut Turn, key: PendingKey) {
-        let name = self.pending.get(&key).and_then(|names| {
-            let lent =
-                |name: &&SlotName| self.copies.find(**name).is_some_and(|c| c.lent.is_some());
-            names.iter().find(lent).copied()
-        });
-        if let Some(name) = name {
-            self.end_lent(name);
-            self.finish_read(turn, name);
+    pub fn commit_retrieve(&mut self, turn: &mut Turn, connection: Connection, key: PendingKey) {
+        if let Commit::Of(names) = self.count_commit(&key, connection) {
+            for name in names {
+                self.end_lent(name);
+                self.finish_read(turn, name);
+            }
         }
     }
 

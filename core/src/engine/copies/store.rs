@@ -1,5 +1,6 @@
 //! Stores: slots lent to a writer, or a body received into them, and their publication.
 
+use super::commits::Commit;
 use super::{Asker, Copies, Copy, Kind, Owner, PendingKey, new_copy, pending_key, place_of};
 use crate::config::PoolKind;
 use crate::effect::{Answer, Effect, Slot, SlotRange};
@@ -43,11 +44,13 @@ impl Copies {
 
     /// `commit_store` over shared memory: the client has written its slots.
     pub fn commit_store(&mut self, turn: &mut Turn, reply: Reply, key: PendingKey) {
-        let Some(name) = self.oldest(&key) else {
-            turn.out.answer(reply, Answer::Bool(false));
-            return;
-        };
-        let whole = self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+        let mut whole = false;
+        if let Commit::Of(names) = self.count_commit(&key, reply.connection) {
+            // Of several, those that were given up earlier do not count.
+            for name in names {
+                whole |= self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+            }
+        }
         turn.out.answer(reply, Answer::Bool(whole));
     }
 
@@ -55,9 +58,10 @@ impl Copies {
     /// a new one.
     pub fn receive(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
         let key = pending_key(Kind::Store, asker, keys);
-        let pending = self.oldest(&key).filter(|name| {
-            self.copies.find(*name).is_some_and(|copy| !copy.condemned && copy.stream.is_none())
-        });
+        // An instance that commits its slots may still be writing to them: a body that it sends
+        // for once goes elsewhere.
+        let writes_slots = !asker.offers.1;
+        let pending = self.only_pending(turn.l1, &key, asker.connection).filter(|_| !writes_slots);
         let name = match pending {
             Some(name) => name,
             None if self.copies.is_full() => {
@@ -168,12 +172,11 @@ impl Copies {
         let mut failed = Vec::new();
         // From the tail, so that the first chunk is the newest (spec/storage §3.2).
         for (id, chunk) in objects.iter().zip(&chunks).rev() {
-            let before = turn.out.mark();
-            turn.l1.push_key(*id, turn.out);
-            if *chunk < complete && turn.l1.commit(*id) {
+            if *chunk < complete && turn.l1.can_commit(*id) {
+                turn.l1.commit(*id);
+                turn.l1.push_key(*id, turn.out);
                 bytes += turn.out.keys.last().map_or(0, |key| key.bytes);
             } else {
-                turn.out.keys.truncate(before as usize);
                 failed.push((*id, *chunk < complete));
             }
         }
@@ -182,15 +185,17 @@ impl Copies {
             turn.out.tell(Fact::WriteFinished { keys: stored });
         }
         let failures = failed.len() as u32;
-        let mark = turn.out.mark();
-        // A refused commit has ended its pin already.
-        for (id, _) in failed.into_iter().filter(|(_, tried)| !tried) {
-            turn.l1.condemn_staged(id, turn.out);
-            turn.l1.unpin(id);
-        }
-        let aborted = turn.out.keys_since(mark);
-        if !aborted.is_empty() {
-            turn.out.tell(Fact::WriteAborted { keys: aborted, why: otherwise });
+        // What is whole and cannot be committed has met a forced clear, if nobody said otherwise.
+        for (is_whole, why) in [(true, Abort::ForcedClear), (false, otherwise)] {
+            let mark = turn.out.mark();
+            for (id, _) in failed.iter().filter(|(_, whole)| *whole == is_whole) {
+                turn.l1.condemn_staged(*id, turn.out);
+                turn.l1.unpin(*id);
+            }
+            let keys = turn.out.keys_since(mark);
+            if !keys.is_empty() {
+                turn.out.tell(Fact::WriteAborted { keys, why });
+            }
         }
         turn.out.tell(Fact::StoreFinished { stored, failed: failures });
         if !stored.is_empty() {

@@ -87,6 +87,10 @@ impl Sessions {
             self.end_now(turn, name, LeaseEnd::SessionEnded);
             return;
         }
+        // What was still to be touched is no longer this session's.
+        if let Phase::Touching { .. } = session.phase {
+            session.phase = Phase::Found;
+        }
         let rows = session.set.rows();
         let set = core::mem::replace(&mut session.set, LeaseSet::new(rows, 0));
         self.orphan(turn, set, LeaseEnd::Expired);

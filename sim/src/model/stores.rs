@@ -1,0 +1,241 @@
+//! Stores: which slots may be granted, and what becomes readable when (I-4, I-7, F18).
+
+use super::clients::Way;
+use super::transfers::{Copy, Kind, Name};
+use super::{Granted, Key, Model, News, Object, ObjectNumber, Scope, State, Sure};
+use super::{Transfer, Verdict, check};
+use crate::calls::Range;
+use kvtide_core::event::BodyOutcome;
+use kvtide_core::names::{Connection, InstanceId, Ticket};
+use std::rc::Rc;
+
+impl Model {
+    /// `prepare_store`: slots for the absent chunks, as long a prefix as fits. Names the objects.
+    pub fn prepare_store(
+        &mut self,
+        transfer: Transfer,
+        news: &News,
+        got: &Granted,
+    ) -> Result<Vec<ObjectNumber>, String> {
+        // A client that sends its bytes ignores the slots; a private pool has none to offer.
+        let asker = self.asker(transfer).filter(|_| self.rules.is_shared);
+        let Some((scope, _)) = asker else {
+            check(*got == Granted::NoContext, "slots for somebody who cannot use them")?;
+            check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
+            return Ok(Vec::new());
+        };
+        let is_full = *got == Granted::NoContext && self.rules.tables_may_fill;
+        if is_full && news.refused.is_empty() {
+            check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
+            return Ok(Vec::new());
+        }
+        let granted = match got {
+            Granted::NoContext => &Vec::new(),
+            Granted::Slots(granted) => granted,
+        };
+        let (objects, is_short) = self.reserve(transfer.range, &scope, news, granted)?;
+        if objects.is_empty() {
+            let refused = *got == Granted::NoContext;
+            check(!refused || is_short, "refused although there was room")?;
+            check(refused || !is_short, "empty slots mean that all is here already")?;
+            return Ok(Vec::new());
+        }
+        let name = self.name(Kind::Store, transfer, &scope);
+        let mut copy = Model::new_copy(name, transfer);
+        copy.objects = granted.iter().copied().zip(objects.iter().copied()).collect();
+        copy.is_lent = true;
+        copy.is_short = is_short;
+        self.admit(copy);
+        Ok(objects)
+    }
+
+    /// Judges a reservation: exactly the absent chunks, up to the first that found no room.
+    fn reserve(
+        &mut self,
+        range: &Range,
+        scope: &Rc<Scope>,
+        news: &News,
+        granted: &[u32],
+    ) -> Result<(Vec<ObjectNumber>, bool), String> {
+        let mut objects = Vec::new();
+        let is_short = !news.refused.is_empty();
+        let mut refused = Vec::new();
+        let mut keys = Vec::new();
+        for (position, chunk) in (range.first_chunk..range.end_chunk).enumerate() {
+            let key = Key { scope: scope.clone(), hash: range.hashes[chunk as usize] };
+            if granted.contains(&(position as u32)) {
+                check(refused.is_empty(), "F18: a slot beyond the first without room")?;
+                check(!self.index.contains_key(&key), "I-4: a slot for what is there already")?;
+                objects.push(self.stage(key.clone()));
+                keys.push(key);
+                continue;
+            }
+            let was_there = news.removed.iter().any(|(removed, _)| *removed == key);
+            let is_there = self.index.get(&key).is_some_and(|number| {
+                let object = self.object(*number);
+                let is_dead = object.forced
+                    || (object.state == State::Resident && object.readable == Sure::No);
+                !is_dead
+            });
+            if refused.is_empty() && news.refused.first() != Some(&key) {
+                check(was_there || is_there, "F18: a chunk was dropped in silence")?;
+            } else {
+                refused.push(key);
+            }
+        }
+        check(refused == news.refused, "F37: what was refused is not what was told")?;
+        check(keys == news.reserved, "I-49: what was reserved is not what was told")?;
+        Ok((objects, is_short))
+    }
+
+    fn stage(&mut self, key: Key) -> ObjectNumber {
+        let number = ObjectNumber(self.objects.len() as u64);
+        self.index.insert(key.clone(), number);
+        self.objects.push(Object {
+            key,
+            state: State::Staged,
+            readable: Sure::No,
+            forced: false,
+            reserved_at: self.now,
+        });
+        number
+    }
+
+    /// `commit_store` of slots.
+    pub fn commit_store(&mut self, transfer: Transfer, news: &News, got: bool) -> Verdict {
+        let Some((scope, _)) = self.asker(transfer) else {
+            return check(!got, "a stranger's commit was accepted");
+        };
+        self.saw(transfer.instance, Way::Slots);
+        let name = self.name(Kind::Store, transfer, &scope);
+        let numbers = self.commit(&name, transfer.connection);
+        let whole = self.publish(&numbers, u32::MAX, news)? > 0;
+        check(got == whole, "I-6, I-7: a commit is true exactly when all of it is readable")
+    }
+
+    /// `commit_store` with its bytes: into the pending reservation, or into a new one. `places`
+    /// are the positions that have a place. None: it was refused.
+    pub fn receive(
+        &mut self,
+        transfer: Transfer,
+        news: &News,
+        got: Option<(Ticket, &[u32])>,
+    ) -> Result<Vec<(u32, ObjectNumber)>, String> {
+        let asker = self.asker(transfer);
+        let Some((ticket, places)) = got else {
+            let may = asker.is_none() || self.rules.tables_may_fill;
+            check(may, "a good store was refused")?;
+            check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
+            return Ok(Vec::new());
+        };
+        let (scope, offers) = asker.ok_or("a stranger's bytes were accepted")?;
+        let name = self.name(Kind::Store, transfer, &scope);
+        // One that commits its slots may still be writing to them.
+        let number = match self.pending(&name, transfer.connection).filter(|_| offers.bytes) {
+            Some(number) => {
+                check(news.reserved.is_empty(), "reserved although a reservation was pending")?;
+                number
+            }
+            None => {
+                let (objects, is_short) = self.reserve(transfer.range, &scope, news, places)?;
+                let mut copy = Model::new_copy(name, transfer);
+                copy.objects = places.iter().copied().zip(objects).collect();
+                copy.is_short = is_short;
+                self.admit(copy)
+            }
+        };
+        let copy = self.copies.get_mut(&number).expect("found or admitted above");
+        copy.stream = Some(ticket);
+        copy.reply = Some(transfer.reply);
+        let positions: Vec<u32> = copy.objects.iter().map(|(position, _)| *position).collect();
+        check(positions == places, "a body goes to the chunks of its reservation")?;
+        Ok(copy.objects.clone())
+    }
+
+    /// The reservation that a body can go into: alone under its name, nothing of it given up.
+    fn pending(&self, name: &Name, connection: Connection) -> Option<u64> {
+        match self.in_hand(name, connection)[..] {
+            [number] => {
+                let wanted = |(_, object): &(u32, ObjectNumber)| {
+                    let object = self.object(*object);
+                    object.state == State::Staged && !object.forced
+                };
+                self.copies[&number].objects.iter().all(wanted).then_some(number)
+            }
+            _ => None,
+        }
+    }
+
+    /// A body has ended. False for a stale ticket; then nothing may have changed.
+    pub fn receive_ended(
+        &mut self,
+        ticket: Ticket,
+        (complete, outcome): (u32, BodyOutcome),
+        news: &News,
+        got: Option<bool>,
+    ) -> Result<bool, String> {
+        let found = self.copies.iter().find(|(_, copy)| copy.stream == Some(ticket));
+        let Some(number) = found.map(|(number, _)| *number) else {
+            check(news.committed.is_empty(), "I-6: a stale ending published something")?;
+            check(got.is_none(), "I-6: a stale ending was answered")?;
+            return Ok(false);
+        };
+        let copy = &self.copies[&number];
+        let good = outcome == BodyOutcome::Whole && !copy.is_short;
+        let instance = copy.name.instance;
+        let whole = self.publish(&[number], complete, news)? == 1;
+        if outcome == BodyOutcome::Whole {
+            self.saw(instance, Way::Inline);
+        }
+        check(got == Some(whole && good), "a body is true exactly when all of it is readable")?;
+        Ok(true)
+    }
+
+    /// Ends stores: what was written, and is still wanted, becomes readable. How many became
+    /// readable as a whole.
+    fn publish(&mut self, numbers: &[u64], complete: u32, news: &News) -> Result<usize, String> {
+        let (mut whole, mut published) = (0, 0);
+        for number in numbers {
+            let copy = self.copies.remove(number).expect("found by the caller");
+            let before = published;
+            for (position, number) in &copy.objects {
+                let object = &mut self.objects[number.0 as usize];
+                let told = news.committed.contains(&object.key);
+                let key = object.key.clone();
+                if *position < complete && object.state == State::Staged && !object.forced {
+                    check(told, "I-7: a finished write was not published")?;
+                    object.state = State::Resident;
+                    object.readable = Sure::Yes;
+                    published += 1;
+                    self.became_present(&key);
+                } else {
+                    check(object.state == State::Gone, "I-52: neither committed nor aborted")?;
+                }
+            }
+            whole += (published - before == copy.objects.len()) as usize;
+        }
+        check(news.committed.len() == published, "I-7: more was published than written")?;
+        Ok(whole)
+    }
+
+    /// The instance is gone, and every slot that it had not committed with it.
+    pub(super) fn condemn_stores_of(&mut self, instance: InstanceId) -> Verdict {
+        let of_instance =
+            |copy: &&Copy| copy.name.kind == Kind::Store && copy.name.instance == instance;
+        for copy in self.copies.values().filter(of_instance) {
+            let staged = |(_, number): &(u32, ObjectNumber)| {
+                self.objects[number.0 as usize].state == State::Staged
+            };
+            check(!copy.objects.iter().any(staged), "I-7: uncommitted slots outlive an instance")?;
+        }
+        Ok(())
+    }
+
+    fn saw(&mut self, instance: InstanceId, way: Way) {
+        if self.rules.is_shared
+            && let Some(known) = self.instances.get_mut(&instance)
+        {
+            known.way = way;
+        }
+    }
+}

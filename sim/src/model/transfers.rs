@@ -1,0 +1,225 @@
+//! Client copies: who may still read or write which object's memory (I-2, I-3, I-6, I-7).
+
+use super::clients::Way;
+use super::{Delivered, Model, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
+use kvtide_core::names::{ChunkHash, Connection, InstanceId, Reply, Ticket};
+use std::rc::Rc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Store,
+    Retrieve,
+}
+
+/// What a commit names: the key without its request id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    pub(super) kind: Kind,
+    pub(super) instance: InstanceId,
+    scope: Rc<Scope>,
+    first_chunk: u32,
+    end_chunk: u32,
+    last: Option<ChunkHash>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Copy {
+    pub(super) name: Name,
+    pub(super) connection: Connection,
+    /// Position within the range, and the object there.
+    pub objects: Vec<(u32, ObjectNumber)>,
+    /// A client has the places.
+    pub(super) is_lent: bool,
+    /// Bytes are being sent or received.
+    pub(super) stream: Option<Ticket>,
+    pub(super) reply: Option<Reply>,
+    /// Some chunk of the range found no room.
+    pub(super) is_short: bool,
+    /// A commit has come for one of several copies under this name.
+    pub(super) is_counted: bool,
+}
+
+impl Copy {
+    pub fn names(&self, number: ObjectNumber) -> bool {
+        self.objects.iter().any(|(_, object)| *object == number)
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.name.kind
+    }
+}
+
+/// What an instance is offered: places, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offers {
+    pub slots: bool,
+    pub bytes: bool,
+}
+
+impl Model {
+    /// Whether the request comes from a registered instance, for its own model, as one of its
+    /// ranks.
+    pub(super) fn asker(&mut self, transfer: Transfer) -> Option<(Rc<Scope>, Offers)> {
+        let is_shared = self.rules.is_shared;
+        let range = transfer.range;
+        let known = self.seen(transfer.instance)?;
+        let rank = range.worker.filter(|rank| *rank < range.world_size)?;
+        if known.model != range.model || known.world_size != range.world_size {
+            return None;
+        }
+        let offers = Offers {
+            slots: is_shared && known.way != Way::Inline,
+            bytes: !is_shared || known.way != Way::Slots,
+        };
+        let scope = Scope {
+            model: range.model.clone(),
+            salt: range.salt.clone(),
+            world_size: range.world_size,
+            rank,
+            layout: known.layout,
+        };
+        Some((Rc::new(scope), offers))
+    }
+
+    pub(super) fn name(&self, kind: Kind, transfer: Transfer, scope: &Rc<Scope>) -> Name {
+        let range = transfer.range;
+        let last = range.hashes[range.first_chunk.min(range.end_chunk) as usize..]
+            [..range.len() as usize]
+            .last();
+        Name {
+            kind,
+            instance: transfer.instance,
+            scope: scope.clone(),
+            first_chunk: range.first_chunk,
+            end_chunk: range.end_chunk.max(range.first_chunk),
+            last: last.copied(),
+        }
+    }
+
+    pub(super) fn admit(&mut self, copy: Copy) -> u64 {
+        self.copies_made += 1;
+        self.copies.insert(self.copies_made, copy);
+        self.copies_made
+    }
+
+    pub(super) fn new_copy(name: Name, transfer: Transfer) -> Copy {
+        Copy {
+            name,
+            connection: transfer.connection,
+            objects: Vec::new(),
+            is_lent: false,
+            stream: None,
+            reply: None,
+            is_short: false,
+            is_counted: false,
+        }
+    }
+
+    /// Copies of this name in a client's hands: those of the connection, if it has any.
+    pub(super) fn in_hand(&self, name: &Name, connection: Connection) -> Vec<u64> {
+        let named = |copy: &Copy| {
+            let is_flowing = name.kind == Kind::Store && copy.stream.is_some();
+            copy.name == *name && copy.is_lent && !is_flowing
+        };
+        let all = || self.copies.iter().filter(|(_, copy)| named(copy));
+        let ours = all().filter(|(_, copy)| copy.connection == connection);
+        let ours: Vec<u64> = ours.map(|(number, _)| *number).collect();
+        if ours.is_empty() { all().map(|(number, _)| *number).collect() } else { ours }
+    }
+
+    /// The copies that a commit ends. Several under one name cannot be told apart: they end when
+    /// as many commits have come. For readers of the same objects it does not matter which goes.
+    pub(super) fn commit(&mut self, name: &Name, connection: Connection) -> Vec<u64> {
+        let numbers = self.in_hand(name, connection);
+        let Some(oldest) = numbers.first() else { return numbers };
+        let objects = |number: &u64| &self.copies[number].objects;
+        let is_same = numbers.iter().all(|number| objects(number) == objects(oldest));
+        if numbers.len() == 1 || (name.kind == Kind::Retrieve && is_same) {
+            return vec![*oldest];
+        }
+        let uncounted = numbers.iter().find(|number| !self.copies[number].is_counted);
+        if let Some(number) = uncounted {
+            self.copies.get_mut(number).expect("found above").is_counted = true;
+        }
+        if numbers.iter().all(|number| self.copies[number].is_counted) {
+            return numbers;
+        }
+        Vec::new()
+    }
+
+    /// `prepare_retrieve`: every chunk under the request's own leases, or a miss.
+    pub fn prepare_retrieve(&mut self, transfer: Transfer, got: &Delivered) -> Verdict {
+        let asker = self.asker(transfer);
+        let Delivered::Hit { objects, with_slots, ticket } = got else {
+            let must =
+                asker.is_some_and(|(scope, _)| self.may_read(transfer.range, &scope) == Sure::Yes);
+            let may_miss = !must || self.rules.tables_may_fill;
+            return check(may_miss, "F57, I-26: a promised chunk could not be read");
+        };
+        let (scope, offers) = asker.ok_or("a stranger was given an object's bytes")?;
+        let may = self.may_read(transfer.range, &scope) != Sure::No;
+        check(may, "I-3: read without a lease of this request")?;
+        check(*with_slots == offers.slots, "places are told to those that use them")?;
+        check(ticket.is_some() == offers.bytes, "bytes are sent to those that use them")?;
+        check(objects.len() as u32 == transfer.range.len(), "a retrieve is all or nothing")?;
+        for (chunk, number) in (transfer.range.first_chunk..).zip(objects) {
+            let object = self.object(*number);
+            check(self.is_resident(*number), "I-7: an object that is not readable was lent")?;
+            check(!object.forced, "a forced clear left something to read")?;
+            let same = *object.key.scope == *scope
+                && object.key.hash == transfer.range.hashes[chunk as usize];
+            check(same, "I-48: another key's bytes were lent")?;
+        }
+        self.consume(transfer.range, scope.rank, objects)?;
+        let name = self.name(Kind::Retrieve, transfer, &scope);
+        let mut copy = Model::new_copy(name, transfer);
+        copy.objects = (0..).zip(objects.iter().copied()).collect();
+        copy.is_lent = *with_slots;
+        copy.stream = *ticket;
+        self.admit(copy);
+        Ok(())
+    }
+
+    /// `commit_retrieve`: true for every registered instance, also after a miss.
+    pub fn commit_retrieve(&mut self, transfer: Transfer, got: bool) -> Verdict {
+        let asker = self.asker(transfer);
+        check(got == asker.is_some(), "commit_retrieve is true for those that are registered")?;
+        let Some((scope, _)) = asker else { return Ok(()) };
+        let name = self.name(Kind::Retrieve, transfer, &scope);
+        for number in self.commit(&name, transfer.connection) {
+            let copy = self.copies.get_mut(&number).expect("found above");
+            copy.is_lent = false;
+            self.drop_if_ended(number);
+        }
+        Ok(())
+    }
+
+    /// The bytes of an answer have left, or never will. False for a stale ticket.
+    pub fn send_ended(&mut self, ticket: Ticket) -> bool {
+        let found = self.copies.iter().find(|(_, copy)| copy.stream == Some(ticket));
+        let Some(number) = found.map(|(number, _)| *number) else { return false };
+        self.copies.get_mut(&number).expect("found above").stream = None;
+        self.drop_if_ended(number);
+        true
+    }
+
+    /// End of stream: nobody has places of this connection any more.
+    pub fn connection_ended(&mut self, connection: Connection) {
+        let of_connection = |(number, copy): (&u64, &mut Copy)| {
+            let ours = copy.connection == connection;
+            copy.is_lent &= !ours;
+            ours.then_some(*number)
+        };
+        let numbers: Vec<u64> = self.copies.iter_mut().filter_map(of_connection).collect();
+        for number in numbers {
+            self.drop_if_ended(number);
+        }
+    }
+
+    fn drop_if_ended(&mut self, number: u64) {
+        let copy = &self.copies[&number];
+        if !copy.is_lent && copy.stream.is_none() {
+            self.copies.remove(&number);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What a seed chooses: the size of the world, and which faults exist in it and how strong they
+//! are. Most runs have some faults and not others (swarm testing): a fault that is always there
+//! hides what happens without it.
+
+use crate::memory::GRAIN_BYTES;
+use kvtide_core::config::{Config, Limits, PolicyKind, PoolKind};
+use kvtide_core::names::{Dtype, Layout};
+use kvtide_core::rng::Rng;
+use kvtide_core::time::Duration;
+
+/// Strengths are chances in a million, per occasion; zero means that the fault does not exist.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// A client's connection ends, whatever it is doing.
+    pub crash: u64,
+    /// A copy, body or answer stays unfinished until its connection ends.
+    pub stall: u64,
+    /// A writer sleeps for longer than the write TTL, then goes on.
+    pub sleep: u64,
+    /// An ending is reported once more.
+    pub stale: u64,
+    /// The clock jumps over one of the TTLs.
+    pub jump: u64,
+    /// A request is dropped by its scheduler without a word.
+    pub abandon: u64,
+    /// A request takes the id of another one.
+    pub reuse: u64,
+    /// Releases and ends come twice.
+    pub repeat: u64,
+    /// Requests that make no sense where they come.
+    pub stray: u64,
+    pub clear: u64,
+    pub forced_clear: u64,
+    /// An instance leaves, or comes back as another one.
+    pub unregister: u64,
+    /// A body is short, malformed or cut.
+    pub bad_body: u64,
+    /// Ticks come late.
+    pub late_tick: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Profile {
+    pub seed: u64,
+    pub config: Config,
+    pub faults: Faults,
+    /// Engine processes: world size, workers per rank, layout.
+    pub groups: Vec<GroupProfile>,
+    pub documents: u64,
+    pub chunks_max: u64,
+    /// Shares of a million of workers that send their bytes inline.
+    pub inline: u64,
+    /// Longest ordinary delay of anything.
+    pub latency: Duration,
+    pub gap: Duration,
+    /// Events of act one.
+    pub events: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct GroupProfile {
+    pub model: &'static str,
+    pub salt: &'static str,
+    pub world_size: u32,
+    pub replicas: u32,
+    pub layout: Layout,
+}
+
+impl Profile {
+    pub fn of(seed: u64) -> Profile {
+        let mut rng = Rng::new(seed);
+        let faults = Faults::draw(&mut rng.fork(1));
+        let config = draw_config(seed, &mut rng.fork(2));
+        let mut world = rng.fork(3);
+        let biggest = config.l1_bytes / 12 / GRAIN_BYTES;
+        let groups = (0..1 + world.below(3)).map(|_| draw_group(&mut world, biggest)).collect();
+        Profile {
+            seed,
+            config,
+            faults,
+            groups,
+            documents: 2 + world.below(8),
+            chunks_max: 2 + world.below(14),
+            inline: [0, 0, 300_000, 1_000_000][world.below(4) as usize],
+            latency: Duration::from_micros(100 + world.below(20_000)),
+            gap: Duration::from_millis(5 + world.below(400)),
+            events: 5_200 + world.below(1_500),
+        }
+    }
+}
+
+impl Faults {
+    pub fn none() -> Faults {
+        Faults {
+            crash: 0,
+            stall: 0,
+            sleep: 0,
+            stale: 0,
+            jump: 0,
+            abandon: 0,
+            reuse: 0,
+            repeat: 0,
+            stray: 0,
+            clear: 0,
+            forced_clear: 0,
+            unregister: 0,
+            bad_body: 0,
+            late_tick: 0,
+        }
+    }
+
+    fn draw(rng: &mut Rng) -> Faults {
+        // Half of the faults are absent from a run, the others are weak or strong.
+        let mut draw = |strongest: u64| {
+            if rng.below(2) == 0 { 0 } else { strongest >> rng.below(5) }
+        };
+        Faults {
+            crash: draw(20_000),
+            stall: draw(150_000),
+            sleep: draw(100_000),
+            stale: draw(300_000),
+            jump: draw(30_000),
+            abandon: draw(200_000),
+            reuse: draw(600_000),
+            repeat: draw(400_000),
+            stray: draw(300_000),
+            clear: draw(15_000),
+            forced_clear: draw(10_000),
+            unregister: draw(15_000),
+            bad_body: draw(400_000),
+            late_tick: draw(800_000),
+        }
+    }
+}
+
+fn draw_config(seed: u64, rng: &mut Rng) -> Config {
+    let policies = [
+        PolicyKind::Lru,
+        PolicyKind::Lru,
+        PolicyKind::Arc,
+        PolicyKind::IsolatedLru,
+        PolicyKind::Noop,
+    ];
+    let work_units = [4, 16, 64, 4096][rng.below(4) as usize];
+    let mut limits = Limits { work_units, ..Limits::default() };
+    if rng.below(8) == 0 {
+        limits.sessions = 4 + rng.below(12) as usize;
+        limits.lease_cells = 16 + rng.below(64) as usize;
+        limits.instances = 2 + rng.below(4) as usize;
+        limits.told = 1 + rng.below(4) as usize;
+        limits.tickets = 4 + rng.below(12) as usize;
+        limits.waits = 1 + rng.below(4) as usize;
+    }
+    let reap_after = [0, 30, 60][rng.below(3) as usize];
+    Config {
+        pool: if rng.below(5) == 0 { PoolKind::Private } else { PoolKind::Shared },
+        l1_bytes: (1 + rng.below(4)) << 20,
+        l1_align_bytes: [1024, 4096, 65536][rng.below(3) as usize],
+        l1_objects_max: 16 + rng.below(240) as usize,
+        policy: policies[rng.below(policies.len() as u64) as usize],
+        watermark_ppm: [300_000, 800_000, 1_000_000][rng.below(3) as usize],
+        ratio_ppm: [10_000, 200_000, 1_000_000][rng.below(3) as usize],
+        write_ttl: Duration::from_secs(1 + rng.below(20)),
+        read_ttl: Duration::from_secs(1 + rng.below(10)),
+        session_ttl: Duration::from_secs(1 + rng.below(20)),
+        reap_after: Duration::from_secs(reap_after),
+        registration_grace: Duration::from_secs(reap_after.max(20 + rng.below(100))),
+        seed,
+        limits,
+        ..Config::default()
+    }
+}
+
+fn draw_group(rng: &mut Rng, biggest: u64) -> GroupProfile {
+    let models = ["model/a", "model/b"];
+    let salts = ["", "tenant"];
+    let grains = 1 + rng.below(biggest.max(1));
+    let layout = layout_of(grains);
+    GroupProfile {
+        model: models[rng.below(2) as usize],
+        salt: salts[rng.below(2) as usize],
+        world_size: 1 + rng.below(3) as u32,
+        replicas: 1 + (rng.below(3) == 0) as u32,
+        layout,
+    }
+}
+
+/// A layout of this many grains.
+pub fn layout_of(grains: u64) -> Layout {
+    let dtype = Dtype::named("bfloat16").expect("a known type");
+    Layout { planes: 2, layers: grains as u32, slots: 16, hidden: 16, dtype }
+}

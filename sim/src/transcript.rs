@@ -1,0 +1,177 @@
+//! What happened, line by line, and one number for all of it. Golden scenes and failing runs show
+//! these lines; equal seeds must give equal numbers on every machine.
+
+use crate::calls::Call;
+use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
+use kvtide_core::event::BodyOutcome;
+use kvtide_core::fact::{Fact, KeyRange};
+use kvtide_core::names::{Connection, Reply, Ticket};
+use kvtide_core::time::Instant;
+use std::collections::VecDeque;
+use std::fmt::Write;
+
+pub struct Transcript {
+    lines: VecDeque<String>,
+    kept: usize,
+    hash: u64,
+}
+
+/// What the engine is told, in a form that owns everything.
+#[derive(Clone, Debug)]
+pub enum Input {
+    Tick,
+    Asked { reply: Reply, call: Call },
+    ConnectionEnded { connection: Connection },
+    SendEnded { ticket: Ticket },
+    ReceiveEnded { ticket: Ticket, complete: u32, outcome: BodyOutcome },
+    ArenaGrown { bytes: u64 },
+    OperatorClear { operator: u64, force: bool },
+}
+
+impl Transcript {
+    /// Remembers the last `kept` lines; the hash covers all of them.
+    pub fn new(kept: usize) -> Transcript {
+        Transcript { lines: VecDeque::new(), kept, hash: HASH_START }
+    }
+
+    pub fn event(&mut self, now: Instant, input: &Input) {
+        let (secs, nanos) = (now.0 / 1_000_000_000, now.0 % 1_000_000_000);
+        let what = match input {
+            Input::Tick => "tick".into(),
+            Input::Asked { reply, call } => format!("{} {call:?}", reply_name(*reply)),
+            Input::ConnectionEnded { connection } => {
+                format!("{} ended", connection_name(*connection))
+            }
+            Input::SendEnded { ticket } => format!("{} sent", ticket_name(*ticket)),
+            Input::ReceiveEnded { ticket, complete, outcome } => {
+                format!("{} received, {complete} chunks, {outcome:?}", ticket_name(*ticket))
+            }
+            Input::ArenaGrown { bytes } => format!("arena grown to {bytes}"),
+            Input::OperatorClear { force, .. } => format!("operator clears, force {force}"),
+        };
+        self.line(format!("{secs}.{nanos:09} {what}"));
+    }
+
+    pub fn outcome(&mut self, out: &Outbox) {
+        for effect in &out.effects {
+            self.line(format!("    -> {}", effect_line(effect, out)));
+        }
+        for fact in &out.facts {
+            if let Some(line) = fact_line(fact, out) {
+                self.line(format!("    .. {line}"));
+            }
+        }
+    }
+
+    pub fn line(&mut self, line: String) {
+        for byte in line.bytes().chain([b'\n']) {
+            self.hash = (self.hash ^ byte as u64).wrapping_mul(HASH_PRIME);
+        }
+        if self.lines.len() == self.kept {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(String::as_str)
+    }
+}
+
+fn effect_line(effect: &Effect, out: &Outbox) -> String {
+    match effect {
+        Effect::Answer { reply, answer } => {
+            format!("{} {}", reply_name(*reply), answer_line(answer, out))
+        }
+        Effect::Send { reply, ticket, slots, with_slots, .. } => {
+            let with = if *with_slots { "slots and bytes" } else { "bytes" };
+            let (reply, ticket) = (reply_name(*reply), ticket_name(*ticket));
+            format!("{reply} send {with} as {ticket}:{}", slots_line(*slots, out))
+        }
+        Effect::Receive { reply, ticket, slots, .. } => {
+            let (reply, ticket) = (reply_name(*reply), ticket_name(*ticket));
+            format!("{reply} receive as {ticket}:{}", slots_line(*slots, out))
+        }
+        Effect::OperatorAnswer { answer, .. } => format!("operator: {answer:?}"),
+    }
+}
+
+fn answer_line(answer: &Answer, out: &Outbox) -> String {
+    match answer {
+        Answer::None => "done".into(),
+        Answer::Bool(flag) => format!("{flag}"),
+        Answer::Count(count) => format!("{count}"),
+        Answer::StoreSlots { slots, .. } => format!("store slots:{}", slots_line(*slots, out)),
+        Answer::RetrieveSlots { slots, .. } => {
+            format!("retrieve slots:{}", slots_line(*slots, out))
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn slots_line(range: SlotRange, out: &Outbox) -> String {
+    let mut line = String::new();
+    for Slot { chunk, place } in out.slots(range) {
+        let written = match place {
+            Some(place) => write!(line, " {chunk}@{}+{}", place.offset, place.bytes),
+            None => write!(line, " {chunk}@-"),
+        };
+        written.expect("a string takes everything");
+    }
+    if line.is_empty() { " none".into() } else { line }
+}
+
+/// Facts that only repeat the state are left out.
+fn fact_line(fact: &Fact, out: &Outbox) -> Option<String> {
+    let keys = |range: &KeyRange| {
+        let mut line = String::new();
+        for key in range.of(&out.keys) {
+            write!(line, " {:?}/{}", key.hash, key.scope.0).expect("a string takes everything");
+        }
+        line
+    };
+    Some(match fact {
+        Fact::Gauges(_) => return None,
+        Fact::WriteReserved { keys: k } => format!("write reserved{}", keys(k)),
+        Fact::WriteFinished { keys: k } => format!("write finished{}", keys(k)),
+        Fact::WriteAborted { keys: k, why } => format!("write aborted, {why:?}{}", keys(k)),
+        Fact::WriteRefused { keys: k, why } => format!("write refused, {why:?}{}", keys(k)),
+        Fact::StoreFinished { stored, failed } => {
+            format!("store finished, {} stored, {failed} failed", stored.len())
+        }
+        Fact::ReadReserved { keys: k, readers } => {
+            format!("read reserved for {readers}{}", keys(k))
+        }
+        Fact::ReadFinished { keys: k, why } => format!("read finished, {why:?}{}", keys(k)),
+        Fact::ReadFailed { keys: k, why } => format!("read failed, {why:?}{}", keys(k)),
+        Fact::Accessed { keys: k } => format!("accessed{}", keys(k)),
+        Fact::Evicted { keys: k, why } => format!("evicted, {why:?}{}", keys(k)),
+        Fact::Retrieved { keys: k, bytes, took } => {
+            format!("retrieved {} keys, {bytes} bytes in {took:?}", k.len())
+        }
+        Fact::Stored { keys: k, bytes, took } => {
+            format!("stored {} keys, {bytes} bytes in {took:?}", k.len())
+        }
+        other => format!("{other:?}"),
+    })
+}
+
+fn connection_name(connection: Connection) -> String {
+    format!("c{}", connection.0.index)
+}
+
+fn reply_name(reply: Reply) -> String {
+    format!("c{}.{}", reply.connection.0.index, reply.request.index)
+}
+
+fn ticket_name(ticket: Ticket) -> String {
+    format!("t{}.{}", ticket.0.index, ticket.0.generation)
+}
+
+/// FNV-1a, 64 bits.
+const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
+const HASH_PRIME: u64 = 0x0000_0100_0000_01b3;

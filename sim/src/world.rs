@@ -1,0 +1,369 @@
+//! The clock, the network and the processes around the engine.
+//!
+//! Everything that will happen stands in one queue, ordered by time. Messages of one connection
+//! keep their order, connections have none between them. Whatever belongs to a connection names
+//! its generation and comes to nothing once that has ended.
+
+mod clients;
+mod faults;
+mod heal;
+mod streams;
+
+use crate::bench::{Bench, Lent, Seen};
+use crate::calls::{Call, Range};
+use crate::profile::Profile;
+use crate::transcript::Input;
+use clients::{Group, Process, Request};
+use kvtide_core::effect::Answer;
+use kvtide_core::names::{ChunkHash, Connection, Reply, Ticket};
+use kvtide_core::rng::Rng;
+use kvtide_core::slots::SlotName;
+use kvtide_core::time::{Duration, Instant};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
+use streams::{Holding, Stream};
+
+pub(crate) type Step = Result<(), String>;
+
+/// One process by its place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ProcessId(usize);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RequestNumber(usize);
+
+/// What a process does when its answer comes.
+#[derive(Clone, Debug)]
+pub(crate) enum Then {
+    Nothing,
+    /// A release, an end or the like that nobody waits for, sent where it may make no sense.
+    Stray,
+    Registered,
+    LookedUp(RequestNumber),
+    Queried(RequestNumber),
+    Retrieve(RequestNumber),
+    Store(RequestNumber),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// A message reaches the server.
+    Arrive {
+        connection: Connection,
+        call: Call,
+        then: Then,
+    },
+    /// An answer reaches its process.
+    Return {
+        connection: Connection,
+        call: Call,
+        then: Then,
+        answer: Answer,
+    },
+    /// A process works on the places that it has been lent.
+    Work {
+        holding: u64,
+    },
+    /// Bytes go on travelling.
+    Flow {
+        ticket: Ticket,
+    },
+    StaleEnding {
+        input: Input,
+    },
+    Connect {
+        process: ProcessId,
+    },
+    Ping {
+        process: ProcessId,
+    },
+    Begin {
+        group: usize,
+    },
+    StartRetrieve {
+        process: ProcessId,
+        request: RequestNumber,
+    },
+    StartStore {
+        process: ProcessId,
+        request: RequestNumber,
+        from: u32,
+    },
+    Finish {
+        request: RequestNumber,
+    },
+    Grow,
+    Fault,
+}
+
+struct Planned {
+    at: Instant,
+    number: u64,
+    action: Action,
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Planned) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Planned) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Planned) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+pub struct World {
+    profile: Profile,
+    bench: Bench,
+    rng: Rng,
+    now: Instant,
+    queue: BinaryHeap<Reverse<Planned>>,
+    planned: u64,
+    processes: Vec<Process>,
+    groups: Vec<Group>,
+    requests: Vec<Request>,
+    waiting: BTreeMap<Reply, (Call, Then)>,
+    holdings: BTreeMap<u64, Holding>,
+    holdings_made: u64,
+    streams: BTreeMap<Ticket, Stream>,
+    instances_made: i64,
+    grown: u64,
+    is_healing: bool,
+}
+
+impl World {
+    /// A world before its first event. `lines_kept` bounds the transcript.
+    pub fn new(profile: Profile, lines_kept: usize) -> World {
+        let bench = Bench::new(profile.config.clone(), lines_kept);
+        let mut world = World {
+            rng: Rng::new(profile.seed ^ 0x5149),
+            profile,
+            bench,
+            now: Instant::ZERO,
+            queue: BinaryHeap::new(),
+            planned: 0,
+            processes: Vec::new(),
+            groups: Vec::new(),
+            requests: Vec::new(),
+            waiting: BTreeMap::new(),
+            holdings: BTreeMap::new(),
+            holdings_made: 0,
+            streams: BTreeMap::new(),
+            instances_made: 0,
+            grown: 0,
+            is_healing: false,
+        };
+        world.found_groups();
+        world.plan_in(Duration::ZERO, Action::Grow);
+        world.plan(world.profile.gap, Action::Fault);
+        world
+    }
+
+    pub fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
+    /// Both acts.
+    pub fn run(&mut self) -> Step {
+        while self.bench.events < self.profile.events {
+            self.step()?;
+        }
+        self.heal()
+    }
+
+    /// Does whatever comes next: a planned action, or a tick that is due.
+    fn step(&mut self) -> Step {
+        let next = self.queue.peek().map(|Reverse(planned)| planned.at);
+        let due = self.bench.engine().deadline().map(|(at, _)| at);
+        let tick_first = match (next, due) {
+            (None, None) => return Err("the world has stopped".into()),
+            (Some(_), None) => false,
+            (None, Some(_)) => true,
+            (Some(next), Some(due)) => due <= next.max(self.now) && !self.is_tick_late(),
+        };
+        if tick_first {
+            self.now = self.now.max(due.expect("a tick is due"));
+            return self.feed(Input::Tick);
+        }
+        let Reverse(planned) = self.queue.pop().expect("something is planned");
+        self.now = self.now.max(planned.at);
+        self.act(planned.action)
+    }
+
+    fn is_tick_late(&mut self) -> bool {
+        !self.is_healing && self.rng.chance_ppm(self.profile.faults.late_tick)
+    }
+
+    fn act(&mut self, action: Action) -> Step {
+        match action {
+            Action::Arrive { connection, call, then } => self.arrive(connection, call, then),
+            Action::Return { connection, call, then, answer } => {
+                if self.is_open(connection) {
+                    self.returned(connection, call, then, answer);
+                }
+                Ok(())
+            }
+            Action::Work { holding } => self.work(holding),
+            Action::Flow { ticket } => self.flow(ticket),
+            Action::StaleEnding { input } => self.feed(input),
+            Action::Connect { process } => {
+                self.connect(process);
+                Ok(())
+            }
+            Action::Ping { process } => {
+                self.ping(process);
+                Ok(())
+            }
+            Action::Begin { group } => {
+                self.begin(group);
+                Ok(())
+            }
+            Action::StartRetrieve { process, request } => {
+                self.start_retrieve(process, request);
+                Ok(())
+            }
+            Action::StartStore { process, request, from } => {
+                self.start_store(process, request, from);
+                Ok(())
+            }
+            Action::Finish { request } => {
+                self.finish(request);
+                Ok(())
+            }
+            Action::Grow => self.grow(),
+            Action::Fault => self.fault(),
+        }
+    }
+
+    /// Sends a message; it arrives after those that this connection has sent before.
+    fn send(&mut self, process: ProcessId, call: Call, then: Then) {
+        let latency = self.latency();
+        let entry = &mut self.processes[process.0];
+        if !entry.is_open {
+            return;
+        }
+        let at = (self.now + latency).max(entry.last_arrival);
+        entry.last_arrival = at;
+        let connection = entry.connection(process);
+        self.plan_at(at, Action::Arrive { connection, call, then });
+    }
+
+    fn arrive(&mut self, connection: Connection, call: Call, then: Then) -> Step {
+        if !self.is_open(connection) || self.is_unfair(&call, &then) {
+            return Ok(());
+        }
+        let reply = self.bench.new_reply(connection);
+        self.waiting.insert(reply, (call.clone(), then));
+        self.feed(Input::Asked { reply, call })
+    }
+
+    /// Feeds one event and sees to what came of it.
+    fn feed(&mut self, input: Input) -> Step {
+        let seen = self.bench.feed(self.now, &input)?;
+        for seen in seen {
+            match seen {
+                Seen::Answered { reply, answer, slots } => self.answered(reply, answer, slots),
+                Seen::Sending { reply, ticket, slots, with_slots } => {
+                    self.sending(reply, ticket, slots, with_slots);
+                }
+                Seen::Receiving { ticket, slots, chunks, reply } => {
+                    self.receiving(reply, ticket, slots, chunks);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An answer leaves the server. What it lends is in the client's hands from now on.
+    fn answered(&mut self, reply: Reply, answer: Answer, slots: Vec<Lent>) {
+        let Some((call, then)) = self.waiting.remove(&reply) else { return };
+        let connection = reply.connection;
+        if !slots.is_empty() {
+            self.hold(connection, &call, slots);
+        }
+        let at = self.now + self.latency();
+        self.plan_at(at, Action::Return { connection, call, then, answer });
+    }
+
+    fn grow(&mut self) -> Step {
+        let total = self.profile.config.l1_bytes;
+        self.grown = (self.grown + (1 << 20)).min(total);
+        if self.grown < total {
+            self.plan(Duration::from_secs(3), Action::Grow);
+        }
+        self.feed(Input::ArenaGrown { bytes: self.grown })
+    }
+
+    fn plan_at(&mut self, at: Instant, action: Action) {
+        self.planned += 1;
+        self.queue.push(Reverse(Planned { at, number: self.planned, action }));
+    }
+
+    fn plan_in(&mut self, delay: Duration, action: Action) {
+        self.plan_at(self.now + delay, action);
+    }
+
+    /// Some time within `most`.
+    fn plan(&mut self, most: Duration, action: Action) {
+        let delay = self.rng.below(most.as_nanos() as u64 + 1);
+        self.plan_at(Instant(self.now.0 + delay), action);
+    }
+
+    fn latency(&mut self) -> Duration {
+        Duration::from_nanos(self.rng.below(self.profile.latency.as_nanos() as u64 + 1))
+    }
+
+    fn chance(&mut self, parts: u64) -> bool {
+        !self.is_healing && self.rng.chance_ppm(parts)
+    }
+
+    fn pick(&mut self, len: usize) -> usize {
+        self.rng.below(len as u64) as usize
+    }
+
+    fn is_open(&self, connection: Connection) -> bool {
+        let process = &self.processes[connection.0.index as usize];
+        process.is_open && process.generation == connection.0.generation
+    }
+}
+
+impl Process {
+    fn connection(&self, id: ProcessId) -> Connection {
+        Connection(SlotName { index: id.0 as u32, generation: self.generation })
+    }
+}
+
+/// Chunk hashes of a document: the first half of its chunks is shared with the one before it.
+fn document(number: u64, chunks: u64) -> Rc<[ChunkHash]> {
+    let hash = |chunk: u64| {
+        let owner = if chunk < chunks / 2 { number / 2 } else { number };
+        let mut rng = Rng::new(owner << 32 | chunk);
+        let mut bytes = [0; 32];
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&rng.next_u64().to_be_bytes());
+        }
+        ChunkHash(bytes)
+    };
+    (0..chunks).map(hash).collect()
+}
+
+/// The name that a commit gives, as far as a process knows it.
+pub(crate) fn same_transfer(left: &Range, right: &Range) -> bool {
+    left.model == right.model
+        && left.salt == right.salt
+        && left.worker == right.worker
+        && left.first_chunk == right.first_chunk
+        && left.end_chunk == right.end_chunk
+        && left.keys().hashes.last() == right.keys().hashes.last()
+}

@@ -1,0 +1,333 @@
+//! Engine processes: a scheduler and its workers, each with a connection of its own, and the
+//! requests that they serve (spec/wire §3.2).
+
+use super::{Action, ProcessId, RequestNumber, Then, World, document};
+use crate::calls::{Call, Range};
+use kvtide_core::config::PoolKind;
+use kvtide_core::effect::Answer;
+use kvtide_core::names::{Connection, InstanceId, Layout};
+use kvtide_core::time::{Duration, Instant};
+use std::rc::Rc;
+
+/// One connection of an engine: the scheduler's, or a worker's.
+pub(crate) struct Process {
+    pub group: usize,
+    /// None: the scheduler.
+    pub rank: Option<u32>,
+    pub instance: InstanceId,
+    pub layout: Layout,
+    /// Moves its bytes in messages, whatever it is offered.
+    pub is_inline: bool,
+    /// Stores what its rank computes; of several workers with one rank only the first does.
+    pub stores: bool,
+    pub is_open: bool,
+    pub generation: u32,
+    pub last_arrival: Instant,
+}
+
+pub(crate) struct Group {
+    pub scheduler: ProcessId,
+    pub workers: Vec<ProcessId>,
+    pub begun: u64,
+}
+
+pub(crate) struct Request {
+    pub group: usize,
+    pub range: Range,
+    pub hit: u32,
+    pub local: u32,
+    pub polls: u32,
+    pub is_dropped: bool,
+}
+
+impl World {
+    pub(super) fn found_groups(&mut self) {
+        for (number, group) in self.profile.groups.clone().into_iter().enumerate() {
+            let scheduler = self.found_process(number, None, group.layout, false);
+            let mut workers = Vec::new();
+            for replica in 0..group.replicas {
+                for rank in 0..group.world_size {
+                    let worker = self.found_process(number, Some(rank), group.layout, replica == 0);
+                    workers.push(worker);
+                }
+            }
+            self.groups.push(Group { scheduler, workers, begun: 0 });
+            self.plan(self.profile.gap, Action::Begin { group: number });
+        }
+    }
+
+    fn found_process(
+        &mut self,
+        group: usize,
+        rank: Option<u32>,
+        layout: Layout,
+        stores: bool,
+    ) -> ProcessId {
+        let is_inline = self.rng.chance_ppm(self.profile.inline);
+        self.instances_made += 1;
+        self.processes.push(Process {
+            group,
+            rank,
+            instance: InstanceId(self.instances_made),
+            layout,
+            is_inline,
+            stores,
+            is_open: false,
+            generation: 0,
+            last_arrival: Instant::ZERO,
+        });
+        let process = ProcessId(self.processes.len() - 1);
+        self.plan(self.profile.latency, Action::Connect { process });
+        process
+    }
+
+    pub(super) fn connect(&mut self, process: ProcessId) {
+        let entry = &mut self.processes[process.0];
+        if entry.is_open {
+            return;
+        }
+        entry.is_open = true;
+        entry.last_arrival = self.now;
+        if entry.rank.is_some() {
+            self.register(process);
+        }
+        self.plan(Duration::from_secs(10), Action::Ping { process });
+    }
+
+    pub(super) fn register(&mut self, process: ProcessId) {
+        let entry = &self.processes[process.0];
+        let group = &self.profile.groups[entry.group];
+        let call = Call::Register {
+            instance: entry.instance,
+            model: group.model.into(),
+            world_size: group.world_size,
+            layout: entry.layout,
+        };
+        self.send(process, call, Then::Registered);
+    }
+
+    pub(super) fn ping(&mut self, process: ProcessId) {
+        let entry = &self.processes[process.0];
+        if !entry.is_open || self.is_healing {
+            return;
+        }
+        let instance = entry.rank.map(|_| entry.instance);
+        self.send(process, Call::Ping { instance }, Then::Nothing);
+        self.plan_in(Duration::from_secs(10), Action::Ping { process });
+    }
+
+    /// A new request comes to a group's scheduler.
+    pub(super) fn begin(&mut self, group: usize) {
+        if self.is_healing {
+            return;
+        }
+        self.plan(self.profile.gap, Action::Begin { group });
+        let chunks = 1 + self.rng.below(self.profile.chunks_max);
+        let number = self.rng.below(self.profile.documents);
+        self.groups[group].begun += 1;
+        let begun = self.groups[group].begun;
+        let reused = self.chance(self.profile.faults.reuse);
+        let id: Rc<str> = if reused {
+            format!("shared-{}", self.rng.below(3)).into()
+        } else {
+            format!("request-{group}-{begun}").into()
+        };
+        let entry = &self.profile.groups[group];
+        let all = self.rng.below(20) > 0;
+        let range = Range {
+            model: entry.model.into(),
+            salt: entry.salt.into(),
+            request: id,
+            world_size: entry.world_size,
+            worker: None,
+            readers: entry.replicas as u16,
+            first_chunk: 0,
+            end_chunk: if all { chunks as u32 } else { 0 },
+            hashes: document(number, self.profile.chunks_max + 1)[..chunks as usize].into(),
+        };
+        let request = RequestNumber(self.requests.len());
+        let (scheduler, call) =
+            (self.groups[group].scheduler, Call::Lookup { range: range.clone() });
+        let request_of = Request { group, range, hit: 0, local: 0, polls: 0, is_dropped: false };
+        self.requests.push(request_of);
+        self.send(scheduler, call, Then::LookedUp(request));
+    }
+
+    /// An answer has come to its process.
+    pub(super) fn returned(
+        &mut self,
+        connection: Connection,
+        call: Call,
+        then: Then,
+        answer: Answer,
+    ) {
+        let process = ProcessId(connection.0.index as usize);
+        match then {
+            Then::Nothing | Then::Stray | Then::Registered => self.after_ping(process, &answer),
+            Then::LookedUp(request) => self.poll(request),
+            Then::Queried(request) => self.queried(request, &answer),
+            Then::Retrieve(request) => self.after_retrieve(process, request, call, &answer),
+            Then::Store(request) => self.after_store(process, request, call, &answer),
+        }
+    }
+
+    /// A worker that is told that it is unknown registers anew.
+    fn after_ping(&mut self, process: ProcessId, answer: &Answer) {
+        let is_worker = self.processes[process.0].rank.is_some();
+        if *answer == Answer::Bool(false) && is_worker && self.rng.below(2) == 0 {
+            self.register(process);
+        }
+    }
+
+    fn poll(&mut self, request: RequestNumber) {
+        if self.is_dropped(request) {
+            return;
+        }
+        let entry = &mut self.requests[request.0];
+        entry.polls += 1;
+        let (name, scheduler) = (entry.range.request.clone(), self.groups[entry.group].scheduler);
+        let call = if self.rng.below(4) == 0 {
+            let wait = Duration::from_micros(self.rng.below(3_000));
+            Call::Wait { request: name, wait }
+        } else {
+            Call::Query { request: name }
+        };
+        self.send(scheduler, call, Then::Queried(request));
+    }
+
+    fn queried(&mut self, request: RequestNumber, answer: &Answer) {
+        if self.is_dropped(request) {
+            return;
+        }
+        match answer {
+            Answer::None if self.requests[request.0].polls < 100 => self.poll(request),
+            Answer::Count(hit) => self.allocated(request, *hit as u32),
+            _ => self.finish(request),
+        }
+    }
+
+    /// Blocks are allocated: give back what is not needed, load the rest, compute and store.
+    fn allocated(&mut self, request: RequestNumber, hit: u32) {
+        let entry = &mut self.requests[request.0];
+        let chunks = entry.range.end_chunk;
+        // The answer may be about another request under the same id.
+        let hit = hit.min(chunks);
+        entry.hit = hit;
+        let local = self.rng.below(hit as u64 * 2 + 1).saturating_sub(hit as u64) as u32;
+        self.requests[request.0].local = local;
+        let group = self.requests[request.0].group;
+        let scheduler = self.groups[group].scheduler;
+        if local > 0 {
+            let range = self.requests[request.0].range.part(None, 0, local);
+            self.send(scheduler, Call::Free { range: range.clone() }, Then::Nothing);
+            if self.chance(self.profile.faults.repeat) {
+                self.send(scheduler, Call::Free { range }, Then::Nothing);
+            }
+        }
+        let workers = self.groups[group].workers.clone();
+        for process in workers {
+            if local < hit {
+                self.plan(self.profile.latency, Action::StartRetrieve { process, request });
+            }
+            if self.processes[process.0].stores && hit < chunks {
+                let from = if self.rng.below(6) == 0 { local } else { hit };
+                self.plan(self.profile.gap, Action::StartStore { process, request, from });
+            }
+        }
+        let patience = Duration::from_millis(1 + self.rng.below(4_000));
+        self.plan(patience, Action::Finish { request });
+    }
+
+    pub(super) fn start_retrieve(&mut self, process: ProcessId, request: RequestNumber) {
+        let (rank, instance) = (self.processes[process.0].rank, self.processes[process.0].instance);
+        let entry = &self.requests[request.0];
+        let range = entry.range.part(rank, entry.local, entry.hit);
+        self.send(process, Call::PrepareRetrieve { instance, range }, Then::Retrieve(request));
+    }
+
+    /// After a miss, and after bytes in the answer, the commit follows at once; places are read
+    /// first, see `streams`.
+    fn after_retrieve(
+        &mut self,
+        process: ProcessId,
+        request: RequestNumber,
+        call: Call,
+        answer: &Answer,
+    ) {
+        let Call::PrepareRetrieve { instance, range } = call else { return };
+        let missed = *answer == Answer::RetrieveMiss;
+        if missed && self.rng.below(3) == 0 {
+            // It computes the chunks itself, and stores them.
+            let from = self.requests[request.0].local;
+            self.plan(self.profile.gap, Action::StartStore { process, request, from });
+        }
+        let has_no_places =
+            self.profile.config.pool == PoolKind::Private || self.processes[process.0].is_inline;
+        if missed || has_no_places {
+            // A worker retrieves one thing after the other (spec/transfer §4.8): the commit of a
+            // miss does not meet places under the same name.
+            self.send(process, Call::CommitRetrieve { instance, range }, Then::Stray);
+        }
+    }
+
+    pub(super) fn start_store(&mut self, process: ProcessId, request: RequestNumber, from: u32) {
+        let (rank, instance) = (self.processes[process.0].rank, self.processes[process.0].instance);
+        let range = self.requests[request.0].range.clone();
+        let chunks = range.end_chunk;
+        if from >= chunks {
+            return;
+        }
+        let end = from + 1 + self.rng.below((chunks - from) as u64) as u32;
+        let part = range.part(rank, from, end);
+        let call = Call::PrepareStore { instance, range: part };
+        self.send(process, call, Then::Store(request));
+        if end < chunks {
+            self.plan(self.profile.gap, Action::StartStore { process, request, from: end });
+        }
+    }
+
+    /// Places are written first, see `streams`; without them the bytes follow inline.
+    fn after_store(
+        &mut self,
+        process: ProcessId,
+        request: RequestNumber,
+        call: Call,
+        answer: &Answer,
+    ) {
+        let Call::PrepareStore { instance, range } = call else { return };
+        let is_private = *answer == Answer::NoContext;
+        let is_empty =
+            matches!(answer, Answer::StoreSlots { slots, .. } if slots.start == slots.end);
+        let is_writing = self.is_at_work(instance, &range);
+        let ignores_slots = self.processes[process.0].is_inline && !is_empty;
+        if (is_private && !is_writing) || ignores_slots {
+            let bytes = self.processes[process.0].layout.bytes().unwrap_or(1);
+            let inline_bytes = bytes * range.len() as u64 + 350;
+            let call = Call::CommitStore { instance, range, inline_bytes };
+            self.send(process, call, Then::Nothing);
+        }
+        let _ = request;
+    }
+
+    pub(super) fn finish(&mut self, request: RequestNumber) {
+        if self.is_dropped(request) {
+            return;
+        }
+        let entry = &self.requests[request.0];
+        let scheduler = self.groups[entry.group].scheduler;
+        let (name, hashes) = (entry.range.request.clone(), entry.range.hashes.clone());
+        let call = Call::EndSession { request: name, hashes };
+        self.send(scheduler, call.clone(), Then::Nothing);
+        if self.chance(self.profile.faults.repeat) {
+            self.send(scheduler, call, Then::Nothing);
+        }
+    }
+
+    /// Whether the scheduler forgets this request, here or earlier.
+    fn is_dropped(&mut self, request: RequestNumber) -> bool {
+        if self.chance(self.profile.faults.abandon / 4) {
+            self.requests[request.0].is_dropped = true;
+        }
+        self.requests[request.0].is_dropped
+    }
+}

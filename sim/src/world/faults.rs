@@ -1,0 +1,160 @@
+//! What goes wrong, as far as it does not lie in how slowly bytes travel.
+
+use super::{Action, ProcessId, Step, Then, World, same_transfer};
+use crate::calls::{Call, Range};
+use crate::profile::layout_of;
+use crate::transcript::Input;
+use kvtide_core::names::InstanceId;
+use kvtide_core::time::Duration;
+
+impl World {
+    /// Comes again and again; each time every fault that exists has its chance.
+    pub(super) fn fault(&mut self) -> Step {
+        if self.is_healing {
+            return Ok(());
+        }
+        self.plan(self.profile.gap, Action::Fault);
+        let faults = self.profile.faults.clone();
+        if self.chance(faults.jump * 2) {
+            self.jump();
+        }
+        if self.chance(faults.crash * 2) {
+            let process = ProcessId(self.pick(self.processes.len()));
+            self.crash(process)?;
+        }
+        if self.chance(faults.stray) {
+            self.stray();
+        }
+        if self.chance(faults.clear) {
+            let process = ProcessId(self.pick(self.processes.len()));
+            self.send(process, Call::Clear { force: false }, Then::Nothing);
+        }
+        if self.chance(faults.forced_clear) {
+            let operator = self.bench.events;
+            self.feed(Input::OperatorClear { operator, force: true })?;
+        }
+        if self.chance(faults.unregister) {
+            self.unregister();
+        }
+        if self.chance(faults.late_tick / 8) {
+            // An early tick is as harmless as a late one.
+            self.feed(Input::Tick)?;
+        }
+        Ok(())
+    }
+
+    fn jump(&mut self) {
+        let config = &self.profile.config;
+        let over = [
+            Duration::from_millis(500),
+            Duration::from_secs(6),
+            config.read_ttl,
+            config.write_ttl,
+            config.session_ttl,
+            config.reap_after,
+            config.registration_grace,
+        ];
+        let over = over[self.pick(over.len())];
+        self.now = self.now + over + self.latency();
+    }
+
+    /// The process is gone, and with it everything that it read and wrote. It comes back later,
+    /// as the same instance, as a new one, or with another layout.
+    pub(super) fn crash(&mut self, process: ProcessId) -> Step {
+        let entry = &self.processes[process.0];
+        if !entry.is_open {
+            return Ok(());
+        }
+        let connection = entry.connection(process);
+        self.processes[process.0].is_open = false;
+        self.hurry_streams(connection);
+        self.feed(Input::ConnectionEnded { connection })?;
+        self.holdings.retain(|_, holding| holding.connection != connection);
+        self.waiting.retain(|reply, _| reply.connection != connection);
+        let entry = &mut self.processes[process.0];
+        entry.generation += 1;
+        match self.rng.below(4) {
+            0 => {
+                self.instances_made += 1;
+                entry.instance = InstanceId(self.instances_made);
+            }
+            1 if self.profile.faults.unregister > 0 => {
+                let grains = 1 + self.rng.below(self.profile.config.l1_bytes / 16 / 1024);
+                entry.layout = layout_of(grains);
+            }
+            _ => {}
+        }
+        if !self.is_healing {
+            self.plan(Duration::from_secs(3), Action::Connect { process });
+        }
+        Ok(())
+    }
+
+    fn unregister(&mut self) {
+        let process = ProcessId(self.pick(self.processes.len()));
+        let instance = self.processes[process.0].instance;
+        self.send(process, Call::Unregister { instance }, Then::Nothing);
+        if self.rng.below(2) == 0 {
+            self.register(process);
+        }
+    }
+
+    /// A request that makes no sense where it comes, about something that exists.
+    fn stray(&mut self) {
+        if self.requests.is_empty() {
+            return;
+        }
+        let recent = self.requests.len().saturating_sub(40);
+        let request = recent + self.pick(self.requests.len() - recent);
+        let range = self.requests[request].range.clone();
+        let process = ProcessId(self.pick(self.processes.len()));
+        let entry = &self.processes[process.0];
+        let (instance, rank) = (entry.instance, entry.rank);
+        let end = self.rng.below(range.end_chunk as u64 + 1) as u32;
+        let first = self.rng.below(end as u64 + 1) as u32;
+        let mut part = range.part(rank, first, end);
+        if self.rng.below(4) == 0 {
+            part.salt = if &*part.salt == "" { "tenant".into() } else { "".into() };
+        }
+        let name = range.request.clone();
+        let call = match self.rng.below(11) {
+            0 => Call::Query { request: name },
+            1 => Call::Wait { request: name, wait: Duration::from_millis(self.rng.below(200)) },
+            2 => Call::Free { range: part.part(None, first, end) },
+            3 => Call::EndSession { request: name, hashes: range.hashes.clone() },
+            4 => Call::CommitStore { instance, range: part, inline_bytes: 0 },
+            5 => Call::CommitRetrieve { instance, range: part },
+            6 => Call::PrepareRetrieve { instance, range: part },
+            7 => Call::PrepareStore { instance, range: part },
+            8 => Call::Ping { instance: Some(InstanceId(self.rng.below(40) as i64)) },
+            9 => Call::CommitStore { instance, range: part, inline_bytes: 1 },
+            _ => Call::Lookup { range },
+        };
+        self.send(process, call, Then::Stray);
+    }
+
+    /// A stray commit must not speak for a writer or reader that is still at work: that would be a
+    /// client that lies about its own bytes, against which nothing helps.
+    pub(super) fn is_unfair(&self, call: &Call, then: &Then) -> bool {
+        if !matches!(then, Then::Stray) {
+            return false;
+        }
+        let (Call::CommitStore { instance, range, .. } | Call::CommitRetrieve { instance, range }) =
+            call
+        else {
+            return false;
+        };
+        self.is_at_work(*instance, range)
+    }
+
+    /// Whether an instance holds places under this name.
+    pub(super) fn is_at_work(&self, instance: InstanceId, range: &Range) -> bool {
+        self.holdings.values().any(|holding| match &holding.commit {
+            Call::CommitStore { instance: other, range: held, .. }
+            | Call::CommitRetrieve { instance: other, range: held } => {
+                *other == instance && same_transfer(held, range)
+            }
+            _ => false,
+        })
+    }
+}
