@@ -283,12 +283,12 @@ impl Engine {
             }
             Ask::CommitRetrieve { .. } => {
                 let key = copies::pending_key(Kind::Retrieve, &asker, keys);
-                self.copies.commit_retrieve(&mut turn, reply.connection, key);
+                self.copies.commit_retrieve(&mut turn, asker.committer(), key);
                 out.answer(reply, Answer::Bool(true));
             }
             Ask::CommitStore { inline_bytes: 0, .. } => {
                 let key = copies::pending_key(Kind::Store, &asker, keys);
-                self.copies.commit_store(&mut turn, reply, key);
+                self.copies.commit_store(&mut turn, &asker, key);
                 self.clients.has_mode(instance, Mode::SharedMemory);
             }
             Ask::CommitStore { .. } => {
@@ -387,7 +387,8 @@ impl Engine {
         let scope = scopes.name_scope(key).ok_or(RequestFault::TableFull)?;
         let bytes = layout.bytes().expect("registrations without bytes are refused");
         let connection = reply.connection;
-        Ok(Asker { instance, connection, reply, layout, bytes, scope, row, offers })
+        let request = self.copies.request_hash(keys.request);
+        Ok(Asker { instance, connection, reply, request, layout, bytes, scope, row, offers })
     }
 
     fn clear(&mut self, force: bool, out: &mut Outbox) {

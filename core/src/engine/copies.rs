@@ -9,6 +9,8 @@ mod commits;
 mod retrieve;
 mod store;
 
+pub use commits::Committer;
+
 use crate::config::Limits;
 use crate::effect::{Slot, SlotRange};
 use crate::engine::alarms::{Alarm, Timer};
@@ -21,8 +23,9 @@ use crate::names::{ArenaId, Place};
 use crate::names::{ChunkHash, Connection, InstanceId, Layout, ObjectId, Reply, ScopeId, Ticket};
 use crate::slots::{SlotName, Slots};
 use crate::time::Instant;
-use crate::{Map, map_with_capacity};
+use crate::{Map, SeededHash, map_with_capacity};
 use alloc::vec::Vec;
+use core::hash::BuildHasher;
 use smallvec::SmallVec;
 
 /// What a commit names: the key without its request id (spec/transfer §1.1).
@@ -64,6 +67,8 @@ pub enum Owner {
 pub(crate) struct Copy {
     pub key: PendingKey,
     pub connection: Connection,
+    /// Hash of the request id: whose copy it is.
+    request: u64,
     pub objects: Vec<ObjectId>,
     /// Objects that it was admitted with, for readers.
     reads: usize,
@@ -89,6 +94,8 @@ pub struct Asker {
     pub instance: InstanceId,
     pub connection: Connection,
     pub reply: Reply,
+    /// Hash of the request id.
+    pub request: u64,
     pub layout: Layout,
     pub bytes: u64,
     pub scope: ScopeId,
@@ -108,6 +115,7 @@ pub struct Copies {
     /// Objects that readers pin, each as often as it is read.
     pub(crate) reads: usize,
     pub stale_endings: u64,
+    hash: SeededHash,
 }
 
 impl Copies {
@@ -120,6 +128,7 @@ impl Copies {
             by_instance: map_with_capacity(limits.instances, seed ^ 6),
             reads: 0,
             stale_endings: 0,
+            hash: SeededHash::new(seed ^ 11),
         }
     }
 
@@ -133,6 +142,12 @@ impl Copies {
             + map_bytes::<Connection, Vec<SlotName>>(crate::limits::CONNECTIONS_MAX)
             + map_bytes::<InstanceId, Vec<SlotName>>(limits.instances)
             + (cells + names) as u64
+    }
+
+    /// What a request id is remembered by. Two ids of one hash are taken for one request, whose
+    /// copies cannot be told apart, and that is safe.
+    pub fn request_hash(&self, request: &str) -> u64 {
+        self.hash.hash_one(request)
     }
 
     /// End of stream: nothing is read or written over this connection any more.
@@ -308,6 +323,12 @@ impl Copies {
     }
 }
 
+impl Asker {
+    pub fn committer(&self) -> Committer {
+        Committer { request: self.request, connection: self.connection }
+    }
+}
+
 pub fn pending_key(kind: Kind, asker: &Asker, keys: &Keys) -> PendingKey {
     let chunks = keys.chunks();
     PendingKey {
@@ -324,6 +345,7 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
     Copy {
         key,
         connection: asker.connection,
+        request: asker.request,
         objects: Vec::new(),
         reads: 0,
         chunks: Vec::new(),

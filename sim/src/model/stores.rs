@@ -6,7 +6,7 @@ use super::{Granted, Key, Model, News, Object, ObjectNumber, Scope, State, Sure}
 use super::{Transfer, Verdict, check};
 use crate::calls::Range;
 use kvtide_core::event::BodyOutcome;
-use kvtide_core::names::{Connection, InstanceId, Ticket};
+use kvtide_core::names::{InstanceId, Ticket};
 use std::rc::Rc;
 
 impl Model {
@@ -108,7 +108,7 @@ impl Model {
         };
         self.saw(transfer.instance, Way::Slots);
         let name = self.name(Kind::Store, transfer, &scope);
-        let numbers = self.commit(&name, transfer.connection);
+        let numbers = self.commit(&name, transfer);
         let whole = self.publish(&numbers, u32::MAX, news)? > 0;
         check(got == whole, "I-6, I-7: a commit is true exactly when all of it is readable")
     }
@@ -131,7 +131,7 @@ impl Model {
         let (scope, offers) = asker.ok_or("a stranger's bytes were accepted")?;
         let name = self.name(Kind::Store, transfer, &scope);
         // One that commits its slots may still be writing to them.
-        let number = match self.pending(&name, transfer.connection).filter(|_| offers.bytes) {
+        let number = match self.pending(&name, transfer).filter(|_| offers.bytes) {
             Some(number) => {
                 check(news.reserved.is_empty(), "reserved although a reservation was pending")?;
                 number
@@ -153,8 +153,8 @@ impl Model {
     }
 
     /// The reservation that a body can go into: alone under its name, nothing of it given up.
-    fn pending(&self, name: &Name, connection: Connection) -> Option<u64> {
-        match self.in_hand(name, connection)[..] {
+    fn pending(&self, name: &Name, transfer: Transfer) -> Option<u64> {
+        match self.in_hand(name, transfer)[..] {
             [number] => {
                 let wanted = |(_, object): &(u32, ObjectNumber)| {
                     let object = self.object(*object);

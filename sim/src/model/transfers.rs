@@ -26,6 +26,7 @@ pub struct Name {
 pub struct Copy {
     pub(super) name: Name,
     pub(super) connection: Connection,
+    pub(super) request: Rc<str>,
     /// Position within the range, and the object there.
     pub objects: Vec<(u32, ObjectNumber)>,
     /// A client has the places.
@@ -106,6 +107,7 @@ impl Model {
         Copy {
             name,
             connection: transfer.connection,
+            request: transfer.range.request.clone(),
             objects: Vec::new(),
             is_lent: false,
             stream: None,
@@ -115,22 +117,29 @@ impl Model {
         }
     }
 
-    /// Copies of this name in a client's hands: those of the connection, if it has any.
-    pub(super) fn in_hand(&self, name: &Name, connection: Connection) -> Vec<u64> {
+    /// Copies of this name in a client's hands: the request's own; for a store without any, those
+    /// of the connection, or else all.
+    pub(super) fn in_hand(&self, name: &Name, transfer: Transfer) -> Vec<u64> {
         let named = |copy: &Copy| {
             let is_flowing = name.kind == Kind::Store && copy.stream.is_some();
             copy.name == *name && copy.is_lent && !is_flowing
         };
-        let all = || self.copies.iter().filter(|(_, copy)| named(copy));
-        let ours = all().filter(|(_, copy)| copy.connection == connection);
-        let ours: Vec<u64> = ours.map(|(number, _)| *number).collect();
-        if ours.is_empty() { all().map(|(number, _)| *number).collect() } else { ours }
+        let those = |is_wanted: &dyn Fn(&Copy) -> bool| -> Vec<u64> {
+            let copies = self.copies.iter().filter(|(_, copy)| named(copy) && is_wanted(copy));
+            copies.map(|(number, _)| *number).collect()
+        };
+        let own = those(&|copy| copy.request == transfer.range.request);
+        if !own.is_empty() || name.kind == Kind::Retrieve {
+            return own;
+        }
+        let ours = those(&|copy| copy.connection == transfer.connection);
+        if ours.is_empty() { those(&|_| true) } else { ours }
     }
 
     /// The copies that a commit ends. Several under one name cannot be told apart: they end when
     /// as many commits have come. For readers of the same objects it does not matter which goes.
-    pub(super) fn commit(&mut self, name: &Name, connection: Connection) -> Vec<u64> {
-        let numbers = self.in_hand(name, connection);
+    pub(super) fn commit(&mut self, name: &Name, transfer: Transfer) -> Vec<u64> {
+        let numbers = self.in_hand(name, transfer);
         let Some(oldest) = numbers.first() else { return numbers };
         let objects = |number: &u64| &self.copies[number].objects;
         let is_same = numbers.iter().all(|number| objects(number) == objects(oldest));
@@ -186,7 +195,7 @@ impl Model {
         check(got == asker.is_some(), "commit_retrieve is true for those that are registered")?;
         let Some((scope, _)) = asker else { return Ok(()) };
         let name = self.name(Kind::Retrieve, transfer, &scope);
-        for number in self.commit(&name, transfer.connection) {
+        for number in self.commit(&name, transfer) {
             let copy = self.copies.get_mut(&number).expect("found above");
             copy.is_lent = false;
             self.drop_if_ended(number);

@@ -1,16 +1,26 @@
 //! Whose commit a commit is.
 //!
-//! A commit names a key and nothing else, so several copies of one client may go by the same name:
-//! a second store after the first one's write TTL, or two requests with the same tokens. Taking the
-//! oldest would free, or publish, slots that another writer is still filling. So nothing ends until
-//! as many commits have come as there are copies under the name; then all of them end. Readers of
-//! the very same objects need no such care: any one of them may be let go.
+//! A commit belongs to the copy of its own request, if that has one. The name that the protocol
+//! gives it is less than that, a key without its request id, so a store's commit may come under
+//! another request; then it is that of the copies left under the name, and several of one client
+//! cannot be told apart: a second store after the first one's write TTL, say. Taking the oldest
+//! would free, or publish, slots that another writer is still filling. So nothing ends until as
+//! many commits have come as there are copies under the name; then all of them end. Readers of the
+//! very same objects need no such care: any one of them may be let go. A reader's commit comes
+//! after a miss as well and never ends another request's read.
 
 use super::{Copies, Copy, Kind, PendingKey};
 use crate::engine::l1::L1;
 use crate::names::Connection;
 use crate::slots::SlotName;
 use smallvec::SmallVec;
+
+/// Who commits: the request by its hash, and the connection that it came over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committer {
+    pub request: u64,
+    pub connection: Connection,
+}
 
 /// The copies that a commit ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,9 +33,10 @@ pub(super) enum Commit {
 }
 
 impl Copies {
-    /// Takes in one commit. Copies of the connection that it came over go before others.
-    pub(super) fn count_commit(&mut self, key: &PendingKey, connection: Connection) -> Commit {
-        let names = self.at_rest(key, connection);
+    /// Takes in one commit. The request's own copies go before those of its connection, and those
+    /// before others.
+    pub(super) fn count_commit(&mut self, key: &PendingKey, by: Committer) -> Commit {
+        let names = self.at_rest(key, by);
         let Some(oldest) = names.first() else { return Commit::OfNothing };
         let objects = |name: &SlotName| self.copies.find(*name).map(|copy| &copy.objects);
         let is_same = names.iter().all(|name| objects(name) == objects(oldest));
@@ -51,10 +62,10 @@ impl Copies {
         &self,
         l1: &L1,
         key: &PendingKey,
-        connection: Connection,
+        by: Committer,
     ) -> Option<SlotName> {
         let is_wanted = |copy: &Copy| copy.objects.iter().all(|id| l1.can_commit(*id));
-        match self.at_rest(key, connection)[..] {
+        match self.at_rest(key, by)[..] {
             [name] => self.copies.find(name).is_some_and(is_wanted).then_some(name),
             _ => None,
         }
@@ -62,19 +73,22 @@ impl Copies {
 
     /// Copies of this name whose slots are in the client's hands, oldest first. A store whose body
     /// is still being received ends with its own ticket, and by no commit of another message.
-    fn at_rest(&self, key: &PendingKey, connection: Connection) -> SmallVec<[SlotName; 2]> {
+    fn at_rest(&self, key: &PendingKey, by: Committer) -> SmallVec<[SlotName; 2]> {
         let rests = |copy: &Copy| {
             copy.lent.is_some() && (key.kind == Kind::Retrieve || copy.stream.is_none())
         };
         let listed = self.pending.get(key).map_or(&[][..], |names| &names[..]);
-        let resting = || {
-            listed.iter().filter_map(|name| {
-                let copy = self.copies.find(*name).filter(|copy| rests(copy))?;
-                Some((*name, copy.connection))
-            })
+        let those = |is_wanted: &dyn Fn(&Copy) -> bool| -> SmallVec<[SlotName; 2]> {
+            let copies = listed.iter().filter(|name| {
+                self.copies.find(**name).is_some_and(|copy| rests(copy) && is_wanted(copy))
+            });
+            copies.copied().collect()
         };
-        let ours = resting().filter(|(_, of)| *of == connection).map(|(name, _)| name);
-        let ours: SmallVec<[SlotName; 2]> = ours.collect();
-        if ours.is_empty() { resting().map(|(name, _)| name).collect() } else { ours }
+        let own = those(&|copy| copy.request == by.request);
+        if !own.is_empty() || key.kind == Kind::Retrieve {
+            return own;
+        }
+        let of_connection = those(&|copy| copy.connection == by.connection);
+        if of_connection.is_empty() { those(&|_| true) } else { of_connection }
     }
 }

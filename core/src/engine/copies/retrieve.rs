@@ -1,13 +1,13 @@
 //! Retrieves: resident objects pinned for a reader, over shared memory or in the answer itself.
 
-use super::commits::Commit;
+use super::commits::{Commit, Committer};
 use super::{Asker, Copies, Ending, Kind, Owner, PendingKey, new_copy, pending_key};
 use crate::effect::{Answer, Effect};
 use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{Fact, FactKey, LeaseEnd};
-use crate::names::{Connection, Ticket};
+use crate::names::Ticket;
 use crate::slots::SlotName;
 
 impl Copies {
@@ -73,8 +73,8 @@ impl Copies {
     }
 
     /// `commit_retrieve`: the client is done with its slots. Sent after a miss as well.
-    pub fn commit_retrieve(&mut self, turn: &mut Turn, connection: Connection, key: PendingKey) {
-        if let Commit::Of(names) = self.count_commit(&key, connection) {
+    pub fn commit_retrieve(&mut self, turn: &mut Turn, by: Committer, key: PendingKey) {
+        if let Commit::Of(names) = self.count_commit(&key, by) {
             for name in names {
                 self.end_lent(name);
                 self.finish_read(turn, name);

@@ -9,7 +9,7 @@ use crate::engine::l1::room::Staged;
 use crate::engine::turn::Turn;
 use crate::event::{BodyOutcome, Keys};
 use crate::fact::{Abort, Fact, FactKey, NoRoom};
-use crate::names::{InstanceId, Reply, Ticket};
+use crate::names::{InstanceId, Ticket};
 use crate::slots::SlotName;
 use alloc::vec::Vec;
 
@@ -43,15 +43,15 @@ impl Copies {
     }
 
     /// `commit_store` over shared memory: the client has written its slots.
-    pub fn commit_store(&mut self, turn: &mut Turn, reply: Reply, key: PendingKey) {
+    pub fn commit_store(&mut self, turn: &mut Turn, asker: &Asker, key: PendingKey) {
         let mut whole = false;
-        if let Commit::Of(names) = self.count_commit(&key, reply.connection) {
+        if let Commit::Of(names) = self.count_commit(&key, asker.committer()) {
             // Of several, those that were given up earlier do not count.
             for name in names {
                 whole |= self.publish(turn, name, u32::MAX, Abort::ForcedClear);
             }
         }
-        turn.out.answer(reply, Answer::Bool(whole));
+        turn.out.answer(asker.reply, Answer::Bool(whole));
     }
 
     /// `commit_store` with its bytes in the message: they go into the pending reservation, or into
@@ -61,7 +61,7 @@ impl Copies {
         // An instance that commits its slots may still be writing to them: a body that it sends
         // for once goes elsewhere.
         let writes_slots = !asker.offers.1;
-        let pending = self.only_pending(turn.l1, &key, asker.connection).filter(|_| !writes_slots);
+        let pending = self.only_pending(turn.l1, &key, asker.committer()).filter(|_| !writes_slots);
         let name = match pending {
             Some(name) => name,
             None if self.copies.is_full() => {
