@@ -182,9 +182,8 @@ impl Engine {
                 Job::EndLeases { orphan } => {
                     (!self.sessions.end_orphan(&mut turn, orphan)).then_some(job)
                 }
-                Job::FreeRange { session, next, end } => {
-                    self.sessions.free_some(&mut turn, session, next, end);
-                    None
+                Job::FreeRange { session } => {
+                    (!self.sessions.free_some(&mut turn, session)).then_some(job)
                 }
                 Job::EndCopy { copy, how } => {
                     (!self.copies.end_some(&mut turn, copy, how)).then_some(job)

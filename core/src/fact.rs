@@ -101,11 +101,9 @@ pub enum NoRoom {
     /// The arena has not grown this far yet.
     Growing,
     ObjectTable,
-    ScopeTable,
-    TicketTable,
     SizeClasses,
-    /// More chunks than one request may reserve.
-    RequestLimit,
+    /// Behind the first chunk without room, and so not tried (F37).
+    Trimmed,
 }
 
 impl NoRoom {
@@ -114,10 +112,8 @@ impl NoRoom {
             NoRoom::Held => "held",
             NoRoom::Growing => "growing",
             NoRoom::ObjectTable => "object_table",
-            NoRoom::ScopeTable => "scope_table",
-            NoRoom::TicketTable => "ticket_table",
             NoRoom::SizeClasses => "size_classes",
-            NoRoom::RequestLimit => "request_limit",
+            NoRoom::Trimmed => "trimmed",
         }
     }
 }
@@ -134,10 +130,12 @@ pub enum LeaseEnd {
     /// Taken while counting, beyond the hit.
     Trimmed,
     ForcedClear,
+    /// The reader's connection ended before it said that it was done.
+    ConnectionEnded,
 }
 
 impl LeaseEnd {
-    pub const ALL: [LeaseEnd; 7] = [
+    pub const ALL: [LeaseEnd; 8] = [
         LeaseEnd::Retrieved,
         LeaseEnd::Freed,
         LeaseEnd::SessionEnded,
@@ -145,6 +143,7 @@ impl LeaseEnd {
         LeaseEnd::Expired,
         LeaseEnd::Trimmed,
         LeaseEnd::ForcedClear,
+        LeaseEnd::ConnectionEnded,
     ];
 
     pub fn label(self) -> &'static str {
@@ -156,6 +155,7 @@ impl LeaseEnd {
             LeaseEnd::Expired => "expired",
             LeaseEnd::Trimmed => "trimmed",
             LeaseEnd::ForcedClear => "forced_clear",
+            LeaseEnd::ConnectionEnded => "connection_ended",
         }
     }
 }
@@ -319,7 +319,7 @@ pub enum Fact {
         keys: KeyRange,
         why: NoRoom,
     },
-    /// A client's store: `stored` became readable, `failed` did not (already there included).
+    /// A client's store: `stored` became readable, `failed` of its slots did not.
     StoreFinished {
         stored: KeyRange,
         failed: u32,

@@ -138,7 +138,7 @@ impl Front {
                 Found::Refused(fault, answer) => {
                     *budget = budget.saturating_sub(bytes);
                     tell_fault(operation.name(), fault, out);
-                    return Step::Answer(answer);
+                    return refused(answer);
                 }
             }
         }
@@ -350,6 +350,17 @@ fn oversized<'a>(operation: Operation, incarnation: u64) -> Found<'a> {
             Found::Refused(RequestFault::Malformed, Answer::Refused(refusal))
         }
         _ => Found::Refused(RequestFault::Malformed, negative_answer(operation, incarnation)),
+    }
+}
+
+/// A registration that cannot be read is refused by the engine like any other, so that it is
+/// counted and shown; who sent it is not known.
+fn refused<'a>(answer: Answer) -> Step<'a> {
+    match answer {
+        Answer::Refused(reason) => {
+            Step::Ask(Ask::RegisterRefused { instance: InstanceId(0), model: "", reason })
+        }
+        answer => Step::Answer(answer),
     }
 }
 

@@ -211,8 +211,8 @@ impl Fold {
 
     fn refused(&mut self, keys: &[FactKey], why: NoRoom, out: &mut Vec<Measurement>) {
         count(out, Metric::L1WriteRefused, "why", why.label(), keys.len() as u64);
-        // Chunks beyond what a request may ask were never tried (known failure F37).
-        if why == NoRoom::RequestLimit {
+        // Chunks behind the first one without room were not tried (known failure F37).
+        if why == NoRoom::Trimmed {
             return;
         }
         for (tenant, count) in runs(keys) {
@@ -270,7 +270,8 @@ fn is_read(why: LeaseEnd) -> bool {
         | LeaseEnd::Freed
         | LeaseEnd::SessionEnded
         | LeaseEnd::Replaced
-        | LeaseEnd::Trimmed => true,
+        | LeaseEnd::Trimmed
+        | LeaseEnd::ConnectionEnded => true,
         LeaseEnd::Expired | LeaseEnd::ForcedClear => false,
     }
 }

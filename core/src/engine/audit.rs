@@ -50,12 +50,19 @@ impl Engine {
                 claims.entry(cell.object).or_default().leases += 1;
             }
         }
-        check(cells == self.sessions.cells, "I-11", "lease cells are not counted right")?;
+        let taken: usize = self.sessions.orphans.iter().map(|(_, orphan)| orphan.set.len()).sum();
+        let charged: usize = self.sessions.sessions.iter().map(|(_, s)| s.charged).sum();
+        let counted = self.sessions.cells;
+        check(taken + charged == counted, "I-11", "lease cells are not counted right")?;
+        check(cells <= counted, "I-11", "more cells are leased than are charged")?;
+        let bound = self.config.limits.lease_cells;
+        check(counted <= bound, "I-11", "lease cells are over their bound")?;
         check(units == self.l1.lease_units(), "I-52", "lease units taken - ended != live")?;
         let readers = self.copies.copies.iter();
         let readers = readers.filter(|(_, copy)| copy.key.kind == Kind::Retrieve);
         let pinned: usize = readers.map(|(_, copy)| copy.objects.len()).sum();
         check(pinned <= self.copies.reads, "I-11", "readers pin more than is counted")?;
+        self.audit_scopes()?;
         for (_, copy) in self.copies.copies.iter() {
             for object in &copy.objects {
                 let exists = self.l1.objects.find(object.0).is_some();
@@ -64,6 +71,24 @@ impl Engine {
             }
         }
         Ok(claims)
+    }
+
+    /// Scopes are used by exactly the objects in them and the sessions that speak of them.
+    fn audit_scopes(&self) -> Result<(), Violation> {
+        let mut uses = alloc::vec![0u32; self.l1.scopes.scopes_len()];
+        for (_, object) in self.l1.objects.iter() {
+            uses[object.scope.0 as usize] += 1;
+        }
+        for (_, session) in self.sessions.sessions.iter() {
+            session.scopes.iter().for_each(|scope| uses[scope.0 as usize] += 1);
+        }
+        let right = uses
+            .iter()
+            .enumerate()
+            .all(|(scope, uses)| self.l1.scopes.uses(crate::names::ScopeId(scope as u32)) == *uses);
+        check(right, "I-48", "a scope's users are not counted right")?;
+        let untaken = self.sessions.sessions.iter().filter(|(_, session)| !session.taken).count();
+        check(untaken as u64 == self.sessions.untaken, "I-14", "untaken results are miscounted")
     }
 
     fn audit_objects(&self, claims: &Map<ObjectId, Claims>) -> Result<(), Violation> {
@@ -194,6 +219,8 @@ impl Engine {
             && self.sessions.orphans.is_empty()
             && self.jobs.is_empty()
             && self.l1.lease_units() == 0
+            && self.copies.reads == 0
+            && (self.sessions.cells == 0 || !self.sessions.is_empty())
             && self.l1.staged == 0
             && self.l1.condemned == 0
     }

@@ -126,7 +126,9 @@ impl Clients {
         };
         let name = self.instances.insert(instance).expect("there is room, checked above");
         self.index.insert(registration.instance, name);
-        self.told_set.remove(&registration.instance);
+        if self.told_set.remove(&registration.instance).is_some() {
+            self.told.retain(|told| *told != registration.instance);
+        }
         layouts.retain(&model, registration.world_size, registration.layout);
         self.watch(turn, name);
         turn.out.tell(Fact::InstanceRegistered {

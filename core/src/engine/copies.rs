@@ -18,7 +18,7 @@ use crate::engine::jobs::Job;
 use crate::engine::memory::{map_bytes, slots_bytes};
 use crate::engine::turn::Turn;
 use crate::event::Keys;
-use crate::fact::{Abort, Fact};
+use crate::fact::{Abort, Fact, LeaseEnd};
 use crate::names::{ArenaId, Place};
 use crate::names::{ChunkHash, Connection, InstanceId, Layout, ObjectId, Reply, ScopeId, Ticket};
 use crate::slots::{SlotName, Slots};
@@ -159,6 +159,9 @@ impl Copies {
             if copy.stream.is_some() {
                 continue;
             }
+            if copy.key.kind == Kind::Retrieve {
+                self.tell_read(turn, name, LeaseEnd::ConnectionEnded);
+            }
             let how = match copy.key.kind {
                 Kind::Store => Ending::Abort(Abort::ConnectionEnded),
                 Kind::Retrieve => Ending::Unpin,
@@ -211,7 +214,7 @@ impl Copies {
 
     /// Frees the keys of a reservation; its memory stays with the client.
     fn condemn(&mut self, turn: &mut Turn, name: SlotName, why: Abort) {
-        let copy = self.copies.find_mut(name).expect("condemned while it exists");
+        let Some(copy) = self.copies.find_mut(name) else { return };
         if copy.condemned {
             return;
         }

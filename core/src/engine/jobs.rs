@@ -12,7 +12,7 @@ pub enum Job {
     /// Lease cells that nobody owns any more.
     EndLeases { orphan: SlotName },
     /// Locks given back over a long range.
-    FreeRange { session: SlotName, next: u32, end: u32 },
+    FreeRange { session: SlotName },
     /// A copy whose objects are let go.
     EndCopy { copy: SlotName, how: Ending },
     /// `clear` gives memory back.
@@ -49,9 +49,9 @@ impl Jobs {
         self.queue.pop_front()
     }
 
-    /// The job stopped half-way and goes on first.
+    /// The job stopped half-way and goes on after the others, so that a long one holds up nobody.
     pub fn resume(&mut self, job: Job) {
-        self.queue.push_front(job);
+        self.queue.push_back(job);
     }
 
     pub fn is_empty(&self) -> bool {

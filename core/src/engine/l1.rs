@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::engine::memory::slots_bytes;
 use crate::engine::scopes::Scopes;
 use crate::engine::space::Space;
-use crate::fact::{FactKey, Removal};
+use crate::fact::{FactKey, LeaseEnd, Removal};
 use crate::names::{ChunkHash, ObjectId, ScopeId};
 use crate::policy::{Departure, Policy};
 use crate::slots::Slots;
@@ -59,7 +59,7 @@ pub struct Totals {
     pub committed: u64,
     pub aborted: u64,
     pub lease_units_taken: u64,
-    pub lease_units_ended: [u64; 7],
+    pub lease_units_ended: [u64; LeaseEnd::ALL.len()],
     pub evicted: u64,
 }
 

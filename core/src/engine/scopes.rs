@@ -75,6 +75,8 @@ pub struct Scopes {
     scopes: Vec<Scope>,
     scope_ids: Map<ScopeKey, ScopeId>,
     idle_scopes: VecDeque<ScopeId>,
+    /// Ids without a name.
+    free_scopes: Vec<ScopeId>,
 }
 
 impl Scopes {
@@ -86,6 +88,7 @@ impl Scopes {
             scopes: Vec::with_capacity(limits::SCOPES_MAX),
             scope_ids: map_with_capacity(limits::SCOPES_MAX, seed ^ 1),
             idle_scopes: VecDeque::with_capacity(limits::SCOPES_MAX),
+            free_scopes: Vec::new(),
         }
     }
 
@@ -120,7 +123,7 @@ impl Scopes {
             self.tenants.push(fresh);
             TenantId(self.tenants.len() as u32 - 1)
         } else {
-            let tenant = self.take_idle_tenant()?;
+            let tenant = self.take_idle_tenant().or_else(|| self.free_tenant())?;
             self.tenant_ids.remove(&self.tenants[tenant.0 as usize].key);
             self.tenants[tenant.0 as usize] = fresh;
             tenant
@@ -141,13 +144,15 @@ impl Scopes {
             return Some(scope);
         }
         let fresh = Scope { key, uses: 0, idle: false };
-        let scope = if self.scopes.len() < limits::SCOPES_MAX {
+        let scope = if let Some(scope) = self.free_scopes.pop() {
+            self.scopes[scope.0 as usize] = fresh;
+            scope
+        } else if self.scopes.len() < limits::SCOPES_MAX {
             self.scopes.push(fresh);
             ScopeId(self.scopes.len() as u32 - 1)
         } else {
-            let scope = self.take_idle_scope()?;
-            self.scope_ids.remove(&self.scopes[scope.0 as usize].key);
-            self.release_tenant(self.scopes[scope.0 as usize].key.tenant);
+            self.drop_idle_scope()?;
+            let scope = self.free_scopes.pop().expect("one was just dropped");
             self.scopes[scope.0 as usize] = fresh;
             scope
         };
@@ -157,14 +162,14 @@ impl Scopes {
         Some(scope)
     }
 
-    /// An object lives in this scope from now on.
+    /// An object lives in this scope, or a session speaks of it, from now on.
     pub fn retain(&mut self, scope: ScopeId) {
         self.scopes[scope.0 as usize].uses += 1;
     }
 
     pub fn release(&mut self, scope: ScopeId) {
         let entry = &mut self.scopes[scope.0 as usize];
-        assert!(entry.uses > 0, "a scope is released once per object");
+        assert!(entry.uses > 0, "a scope is released once per user");
         entry.uses -= 1;
         if entry.uses == 0 {
             self.park_scope(scope);
@@ -195,7 +200,7 @@ impl Scopes {
         }
     }
 
-    /// Objects per scope, for the audit.
+    /// Objects and sessions per scope, for the audit.
     pub fn uses(&self, scope: ScopeId) -> u32 {
         self.scopes[scope.0 as usize].uses
     }
@@ -247,14 +252,29 @@ impl Scopes {
         None
     }
 
-    fn take_idle_scope(&mut self) -> Option<ScopeId> {
+    /// Takes the name of the oldest scope that nothing uses, and lets its tenant go.
+    fn drop_idle_scope(&mut self) -> Option<()> {
         while let Some(scope) = self.idle_scopes.pop_front() {
             let entry = &mut self.scopes[scope.0 as usize];
             entry.idle = false;
             if entry.uses == 0 {
-                return Some(scope);
+                let key = entry.key;
+                self.scope_ids.remove(&key);
+                self.free_scopes.push(scope);
+                self.release_tenant(key.tenant);
+                return Some(());
             }
         }
         None
+    }
+
+    /// A tenant that only unused scopes kept.
+    fn free_tenant(&mut self) -> Option<TenantId> {
+        loop {
+            self.drop_idle_scope()?;
+            if let Some(tenant) = self.take_idle_tenant() {
+                return Some(tenant);
+            }
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::engine::memory::{map_bytes, slots_bytes};
 use crate::engine::scopes::ScopeKey;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
-use crate::fact::{EarlyExit, Fact, LeaseEnd, LookupStop, ReadFailure};
+use crate::fact::{EarlyExit, Fact, LeaseEnd, LookupStop, ReadFailure, RequestFault};
 use crate::map_with_capacity;
 use crate::names::{ChunkHash, KvRank, Layout, ObjectId, Reply, ScopeId, TenantId};
 use crate::slots::{SlotName, Slots};
@@ -58,7 +58,7 @@ pub(crate) struct Session {
     salt: Arc<str>,
     world_size: u32,
     tenant: Option<TenantId>,
-    scopes: SmallVec<[ScopeId; 4]>,
+    pub scopes: SmallVec<[ScopeId; 4]>,
     readers: u16,
     requested: u32,
     /// Chunks that the caps let a lookup take.
@@ -67,10 +67,15 @@ pub(crate) struct Session {
     stop: LookupStop,
     skipped: Option<EarlyExit>,
     phase: Phase,
-    taken: bool,
+    pub taken: bool,
     pub set: LeaseSet,
+    /// Cells that this session is charged for: what it may still take, then what it has.
+    pub charged: usize,
+    /// Ranges that are being given back over several turns.
+    frees: SmallVec<[(u32, u32); 2]>,
     waits: SmallVec<[SlotName; 1]>,
     lease_timer: Option<Timer>,
+    leases_until: Instant,
     idle_timer: Option<Timer>,
     last_used: Instant,
 }
@@ -80,6 +85,8 @@ pub(crate) struct Session {
 pub(crate) struct Orphan {
     pub set: LeaseSet,
     next: usize,
+    /// Cells below this one were taken without anybody being told.
+    untold: usize,
     why: LeaseEnd,
 }
 
@@ -122,7 +129,10 @@ impl Sessions {
         if let Some(&name) = self.index.get(keys.request) {
             self.end_now(turn, name, LeaseEnd::Replaced);
         }
-        if self.sessions.is_full() || self.orphans.is_full() {
+        // Every session leaves one orphan at the most, so this bounds both.
+        if self.sessions.len() + self.orphans.len() >= self.sessions.limit() {
+            let fault = RequestFault::TableFull;
+            turn.out.tell(Fact::RequestFaulted { operation: "lookup", fault });
             return;
         }
         let mut session = new_session(turn, keys);
@@ -149,7 +159,7 @@ impl Sessions {
     }
 
     /// Resolves the rows of a lookup. Where a row has no scope, nothing was ever stored in it.
-    fn aim(&self, turn: &mut Turn, session: &mut Session, layout: Layout) {
+    fn aim(&mut self, turn: &mut Turn, session: &mut Session, layout: Layout) {
         let scopes = &mut turn.l1.scopes;
         let facts = &mut turn.out.facts;
         let Some(tenant) = scopes.name_tenant(&session.model, &session.salt, facts) else {
@@ -162,6 +172,8 @@ impl Sessions {
             let Some(rank) = KvRank::of(session.world_size, rank) else { break };
             let key = ScopeKey { tenant, rank, group: 0, layout };
             let Some(scope) = scopes.scope(&key) else { break };
+            // It keeps its meaning while this session speaks of it.
+            scopes.retain(scope);
             session.scopes.push(scope);
         }
         let rows = session.scopes.len() as u32;
@@ -170,8 +182,10 @@ impl Sessions {
             session.stop = if nobody { LookupStop::Absent } else { LookupStop::RankMissing };
             return;
         }
-        let room = (turn.config.limits.lease_cells - self.cells) / rows as usize;
+        let room = turn.config.limits.lease_cells.saturating_sub(self.cells) / rows as usize;
         session.reach = session.requested.min(room as u32);
+        session.charged = session.reach as usize * rows as usize;
+        self.cells += session.charged;
         let fold = Fold::new((0..rows).map(|_| Window::None));
         session.set = LeaseSet::new(rows, 0);
         session.phase = Phase::Looking { fold, next: 0, hashes: Vec::new() };
@@ -181,10 +195,7 @@ impl Sessions {
     pub fn probe(&mut self, turn: &mut Turn, name: SlotName, hashes: Option<&[ChunkHash]>) -> bool {
         let Some(session) = self.sessions.find_mut(name) else { return true };
         if let Phase::Looking { .. } = session.phase {
-            let before = session.set.len();
-            let decided = session.look(turn, hashes);
-            self.cells = self.cells + session.set.len() - before;
-            if !decided {
+            if !session.look(turn, hashes) {
                 return false;
             }
             self.conclude(turn, name);
@@ -195,22 +206,15 @@ impl Sessions {
     /// The result stands: leases start to run, waiters are answered.
     fn conclude(&mut self, turn: &mut Turn, name: SlotName) {
         let session = self.sessions.find_mut(name).expect("concluded while it exists");
-        let before = session.set.len();
         session.trim(turn);
-        self.cells -= before - session.set.len();
         let cells = session.set.len();
+        self.cells -= session.charged - cells;
+        session.charged = cells;
         session.phase = Phase::Touching { left: cells };
         if cells > 0 {
-            let at = turn.now + turn.config.read_ttl;
-            session.lease_timer = Some(turn.alarms.arm(at, Alarm::LeaseExpiry, name));
-        }
-        if cells > 0 {
-            let mark = turn.out.mark();
-            for cell in session.set.cells() {
-                turn.l1.push_key(cell.object, turn.out);
-            }
-            let (keys, readers) = (turn.out.keys_since(mark), session.readers);
-            turn.out.tell(Fact::ReadReserved { keys, readers });
+            session.leases_until = turn.now + turn.config.read_ttl;
+            let timer = turn.alarms.arm(session.leases_until, Alarm::LeaseExpiry, name);
+            session.lease_timer = Some(timer);
         }
         self.answer_waits(turn, name);
     }
@@ -229,6 +233,7 @@ impl Sessions {
         let done = *left == 0;
         let keys = turn.out.keys_since(mark);
         if !keys.is_empty() {
+            turn.out.tell(Fact::ReadReserved { keys, readers: session.readers });
             turn.out.tell(Fact::Accessed { keys });
         }
         if done {
@@ -300,8 +305,11 @@ fn new_session(turn: &Turn, keys: &Keys) -> Session {
         phase: Phase::Found,
         taken: false,
         set: LeaseSet::default(),
+        charged: 0,
+        frees: SmallVec::new(),
         waits: SmallVec::new(),
         lease_timer: None,
+        leases_until: Instant::FAR,
         idle_timer: None,
         last_used: turn.now,
     }

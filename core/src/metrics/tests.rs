@@ -121,7 +121,7 @@ fn f37_chunks_that_were_not_tried_are_no_failures() {
     let mut bench = Bench::new();
     let keys = [key(1, 1), key(2, 1), key(3, 2)];
     bench.tell(Fact::WriteRefused { keys: all(&keys), why: NoRoom::Held }, &keys);
-    bench.tell(Fact::WriteRefused { keys: all(&keys), why: NoRoom::RequestLimit }, &keys);
+    bench.tell(Fact::WriteRefused { keys: all(&keys), why: NoRoom::Trimmed }, &keys);
     let failed = |model| {
         let labels = [("during", "l1_store"), ("model_name", model)];
         bench.number("lmcache_mp_l1_allocation_failure_chunks_total", &labels)
@@ -129,7 +129,7 @@ fn f37_chunks_that_were_not_tried_are_no_failures() {
     assert_eq!(failed("m1"), 2.0);
     assert_eq!(failed("m2"), 1.0);
     assert_eq!(bench.number("kvtide_l1_write_refused_total", &[("why", "held")]), 3.0);
-    assert_eq!(bench.number("kvtide_l1_write_refused_total", &[("why", "request_limit")]), 3.0);
+    assert_eq!(bench.number("kvtide_l1_write_refused_total", &[("why", "trimmed")]), 3.0);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_lease_that_ran_out_is_no_read() {
         assert_eq!(bench.number("kvtide_lease_ends_total", &[("why", why.label())]), 2.0);
     }
     let read = bench.number("lmcache_mp_l1_read_chunks_total", &[("l1_tag", "_default")]);
-    assert_eq!(read, 10.0);
+    assert_eq!(read, 12.0);
 }
 
 #[test]

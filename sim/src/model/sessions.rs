@@ -265,7 +265,9 @@ impl Model {
         }
         let idle = now >= session.last_used.0 + self.rules.session_ttl;
         session.is_taken = true;
-        let is_uncertain = session.is_vague || idle;
+        let is_uncertain = session.is_vague || idle || now >= session.until.0;
+        let ran_out = session.low > 0 && self.settled >= session.until.1;
+        check(got == 0 || !ran_out, "F30: a hit was told after its leases had run out")?;
         let fits = (session.low as u64..=session.high as u64).contains(&got);
         if got == 0 && is_uncertain {
             session.is_vague = true;

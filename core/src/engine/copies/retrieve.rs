@@ -6,7 +6,7 @@ use crate::effect::{Answer, Effect};
 use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
-use crate::fact::{Fact, FactKey, LeaseEnd};
+use crate::fact::{Fact, FactKey, KeyRange, LeaseEnd, RequestFault};
 use crate::names::Ticket;
 use crate::slots::SlotName;
 
@@ -20,8 +20,21 @@ impl Copies {
         keys: &Keys,
     ) {
         let chunks = keys.chunks();
-        let room = turn.config.limits.lease_cells - self.reads;
-        if self.copies.is_full() || chunks.is_empty() || chunks.len() > room {
+        let (offers_slots, mut offers_payload) = asker.offers;
+        let payload = (asker.bytes + INLINE_OVERHEAD_BYTES).saturating_mul(chunks.len() as u64);
+        if payload > u32::MAX as u64 {
+            // No answer can carry this. A client that maps the pool does not need it to.
+            offers_payload = false;
+        }
+        let room = turn.config.limits.lease_cells.saturating_sub(self.reads);
+        let offers_nothing = !offers_slots && !offers_payload;
+        if self.copies.is_full() || chunks.len() > room || offers_nothing {
+            let fault = RequestFault::TableFull;
+            turn.out.tell(Fact::RequestFaulted { operation: "prepare_retrieve", fault });
+            turn.out.answer(asker.reply, Answer::RetrieveMiss);
+            return;
+        }
+        if chunks.is_empty() {
             turn.out.answer(asker.reply, Answer::RetrieveMiss);
             return;
         }
@@ -50,7 +63,6 @@ impl Copies {
         copy.objects = objects;
         self.reads += copy.reads;
         let slots = self.list_slots(turn, &copy);
-        let (offers_slots, offers_payload) = asker.offers;
         let name = self.admit(copy);
         if offers_slots {
             let ticket = self.issue(Owner::ClientCopy(name));
@@ -95,16 +107,29 @@ impl Copies {
         if copy.lent.is_some() || copy.stream.is_some() {
             return;
         }
-        let (mark, started) = (turn.out.mark(), copy.started);
-        for id in &copy.objects {
-            turn.l1.push_key(*id, turn.out);
-        }
-        let keys = turn.out.keys_since(mark);
+        let started = copy.started;
+        let keys = self.tell_read(turn, name, LeaseEnd::Retrieved);
         let bytes = keys.of(&turn.out.keys).iter().map(|key| key.bytes).sum();
         if !keys.is_empty() {
-            turn.out.tell(Fact::ReadFinished { keys, why: LeaseEnd::Retrieved });
             turn.out.tell(Fact::Retrieved { keys, bytes, took: turn.now - started });
         }
         self.end(turn, name, Ending::Unpin);
     }
+
+    /// Tells of the end of a read, and names its keys.
+    pub(super) fn tell_read(&self, turn: &mut Turn, name: SlotName, why: LeaseEnd) -> KeyRange {
+        let copy = self.copies.find(name).expect("told while it exists");
+        let mark = turn.out.mark();
+        for id in &copy.objects {
+            turn.l1.push_key(*id, turn.out);
+        }
+        let keys = turn.out.keys_since(mark);
+        if !keys.is_empty() {
+            turn.out.tell(Fact::ReadFinished { keys, why });
+        }
+        keys
+    }
 }
+
+/// What the pickle of one chunk takes beside its bytes, and more.
+const INLINE_OVERHEAD_BYTES: u64 = 1024;

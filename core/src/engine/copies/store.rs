@@ -8,7 +8,7 @@ use crate::engine::l1::Key;
 use crate::engine::l1::room::Staged;
 use crate::engine::turn::Turn;
 use crate::event::{BodyOutcome, Keys};
-use crate::fact::{Abort, Fact, FactKey, NoRoom};
+use crate::fact::{Abort, Fact, FactKey, NoRoom, RequestFault};
 use crate::names::{InstanceId, Ticket};
 use crate::slots::SlotName;
 use alloc::vec::Vec;
@@ -23,6 +23,8 @@ impl Copies {
             return;
         }
         if self.copies.is_full() {
+            let fault = RequestFault::TableFull;
+            turn.out.tell(Fact::RequestFaulted { operation: "prepare_store", fault });
             turn.out.answer(asker.reply, Answer::NoContext);
             return;
         }
@@ -65,6 +67,8 @@ impl Copies {
         let name = match pending {
             Some(name) => name,
             None if self.copies.is_full() => {
+                let fault = RequestFault::TableFull;
+                turn.out.tell(Fact::RequestFaulted { operation: "commit_store", fault });
                 turn.out.answer(asker.reply, Answer::Bool(false));
                 return;
             }
@@ -141,14 +145,21 @@ impl Copies {
             turn.out.tell(Fact::WriteReserved { keys: turn.out.keys_since(mark) });
         }
         if let Some(why) = refused {
-            let mark = turn.out.mark();
-            let (scope, bytes) = (asker.scope, asker.bytes);
-            let tenant = turn.l1.scopes.tenant_of(scope);
-            for chunk in dropped {
-                let hash = keys.hashes[chunk as usize];
-                turn.out.keys.push(FactKey { hash, bytes, scope, tenant });
+            // One chunk met the reason; those behind it were not tried (F37).
+            let rest = dropped.start + 1..dropped.end;
+            for (chunks, why) in [(dropped.start..rest.start, why), (rest, NoRoom::Trimmed)] {
+                let mark = turn.out.mark();
+                let (scope, bytes) = (asker.scope, asker.bytes);
+                let tenant = turn.l1.scopes.tenant_of(scope);
+                for chunk in chunks {
+                    let hash = keys.hashes[chunk as usize];
+                    turn.out.keys.push(FactKey { hash, bytes, scope, tenant });
+                }
+                let keys = turn.out.keys_since(mark);
+                if !keys.is_empty() {
+                    turn.out.tell(Fact::WriteRefused { keys, why });
+                }
             }
-            turn.out.tell(Fact::WriteRefused { keys: turn.out.keys_since(mark), why });
         }
         (copy, refused)
     }

@@ -18,8 +18,9 @@ pub struct Epochs {
     cleared: u32,
     /// Objects published before this epoch are gone, held or not.
     forced: u32,
-    /// Where the sweeper is, if it is at work.
-    sweep: Option<u32>,
+    /// Where the sweeper is, and how many places it still has to visit: all of them after each
+    /// `clear`, from wherever it is.
+    sweep: (u32, u32),
 }
 
 impl Epochs {
@@ -43,29 +44,25 @@ impl L1 {
         if force {
             self.epochs.forced = self.epochs.now;
         }
-        self.epochs.sweep = Some(0);
-    }
-
-    pub fn is_sweeping(&self) -> bool {
-        self.epochs.sweep.is_some()
+        self.epochs.sweep.1 = self.objects.high_water();
     }
 
     /// Frees dead objects, `budget` table entries at the most. True while there is more to do.
     pub fn sweep(&mut self, budget: &mut usize, out: &mut Outbox) -> bool {
-        let Some(mut next) = self.epochs.sweep else { return false };
-        let end = self.objects.high_water();
-        while next < end && *budget > 0 {
+        let (mut at, mut left) = self.epochs.sweep;
+        while left > 0 && *budget > 0 {
             *budget -= 1;
-            if let Some((name, object)) = self.objects.at(next)
+            left -= 1;
+            at = if at + 1 < self.objects.high_water() { at + 1 } else { 0 };
+            if let Some((name, object)) = self.objects.at(at)
                 && object.state != State::Condemned
                 && self.epochs.is_dead(object)
             {
                 self.bury(ObjectId(name), out);
             }
-            next += 1;
         }
-        self.epochs.sweep = (next < end).then_some(next);
-        self.epochs.sweep.is_some()
+        self.epochs.sweep = (at, left);
+        left > 0
     }
 
     /// Takes a dead object out of the table, or out of the index while it is pinned.

@@ -33,16 +33,15 @@ impl L1 {
             let (name, _) = self.objects.at(index).expect("the index names live objects");
             self.bury(ObjectId(name), out);
         }
-        if self.objects.is_full() && !self.evict_coldest(Removal::Table, out) {
-            return Staged::NoRoom(NoRoom::ObjectTable);
-        }
-        if self.objects.is_full() {
-            return Staged::NoRoom(NoRoom::ObjectTable);
-        }
         let extent = match self.make_room(bytes, out) {
             Ok(extent) => extent,
             Err(why) => return Staged::NoRoom(why),
         };
+        // Whatever went for the extent's sake has left its place in the table, too.
+        if self.objects.is_full() && !self.evict_coldest(Removal::Table, out) {
+            self.space.release(extent);
+            return Staged::NoRoom(NoRoom::ObjectTable);
+        }
         let aligned = self.space.slot_bytes(&extent);
         let object = Object {
             hash: key.hash,

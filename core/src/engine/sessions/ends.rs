@@ -28,38 +28,53 @@ impl Sessions {
         self.take_result(turn, name);
         let session = self.sessions.find(name).expect("found above");
         let end = keys.end_chunk.min(session.hit);
-        self.free_some(turn, name, keys.first_chunk, end);
+        let session = self.sessions.find_mut(name).expect("found above");
+        let is_new = session.frees.is_empty();
+        // More ranges at once than this come from no engine; what they name ends with the session.
+        if keys.first_chunk < end && session.frees.len() < FREES_MAX {
+            session.frees.push((keys.first_chunk, end));
+        }
+        if is_new && !self.free_some(turn, name) {
+            turn.jobs.push(Job::FreeRange { session: name });
+        }
         true
     }
 
-    /// Frees chunks from `next` on; what does not fit this turn becomes a job.
-    pub fn free_some(&mut self, turn: &mut Turn, name: SlotName, next: u32, end: u32) {
-        let Some(session) = self.sessions.find_mut(name) else { return };
+    /// Goes on giving back the ranges that were asked for. True when there is none left.
+    pub fn free_some(&mut self, turn: &mut Turn, name: SlotName) -> bool {
+        let Some(session) = self.sessions.find_mut(name) else { return true };
         let rows = session.set.rows();
         let mark = turn.out.mark();
-        let mut chunk = next;
-        while chunk < end && !turn.is_spent() {
+        while let Some((chunk, end)) = session.frees.last_mut() {
+            if turn.is_spent() {
+                break;
+            }
             for row in 0..rows {
                 turn.spend(1);
-                let at = (chunk * rows + row) as usize;
+                let at = (*chunk * rows + row) as usize;
                 if let Some(object) = session.set.end_cell(turn.l1, at, LeaseEnd::Freed) {
                     turn.l1.push_key(object, turn.out);
                 }
             }
-            chunk += 1;
+            *chunk += 1;
+            if *chunk >= *end {
+                session.frees.pop();
+            }
         }
         let keys = turn.out.keys_since(mark);
         if !keys.is_empty() {
             turn.out.tell(Fact::ReadFinished { keys, why: LeaseEnd::Freed });
         }
-        if chunk < end {
-            turn.jobs.push(Job::FreeRange { session: name, next: chunk, end });
-        }
+        session.frees.is_empty()
     }
 
     /// The scheduler is done with a request. Its leases linger; its result is gone.
     pub fn end(&mut self, turn: &mut Turn, request: &str, hashes: &[ChunkHash]) {
         let Some(name) = self.find(request) else { return };
+        let session = self.sessions.find(name).expect("found above");
+        if matches!(session.phase, Phase::Lingering) {
+            return;
+        }
         self.touch_all(turn, name, hashes);
         self.settle_untaken(name);
         let unfinished = self.is_looking(name);
@@ -75,7 +90,8 @@ impl Sessions {
         if let Some(timer) = session.lease_timer.take() {
             turn.alarms.cancel(timer);
         }
-        let at = turn.now + Duration::from_secs(limits::LINGER_SECS);
+        let linger = turn.now + Duration::from_secs(limits::LINGER_SECS);
+        let at = session.leases_until.min(linger);
         session.lease_timer = Some(turn.alarms.arm(at, Alarm::LeaseExpiry, name));
     }
 
@@ -87,13 +103,16 @@ impl Sessions {
             self.end_now(turn, name, LeaseEnd::SessionEnded);
             return;
         }
-        // What was still to be touched is no longer this session's.
-        if let Phase::Touching { .. } = session.phase {
-            session.phase = Phase::Found;
-        }
+        let untold = session.untold();
+        // What was still to be touched is no longer this session's, and what nobody holds any more
+        // is not promised to a late poll (F30).
+        session.phase = Phase::Found;
+        session.hit = 0;
+        session.charged = 0;
+        session.frees.clear();
         let rows = session.set.rows();
         let set = core::mem::replace(&mut session.set, LeaseSet::new(rows, 0));
-        self.orphan(turn, set, LeaseEnd::Expired);
+        self.orphan(turn, set, untold, LeaseEnd::Expired);
     }
 
     /// An idle session has run out, or was used meanwhile and gets a new deadline.
@@ -114,7 +133,8 @@ impl Sessions {
         let mark = turn.out.mark();
         while orphan.next < orphan.set.len() && !turn.is_spent() {
             turn.spend(1);
-            if let Some(object) = orphan.set.end_cell(turn.l1, orphan.next, orphan.why) {
+            let ended = orphan.set.end_cell(turn.l1, orphan.next, orphan.why);
+            if let Some(object) = ended.filter(|_| orphan.next >= orphan.untold) {
                 turn.l1.push_key(object, turn.out);
             }
             orphan.next += 1;
@@ -145,19 +165,25 @@ impl Sessions {
         for timer in [session.lease_timer, session.idle_timer].into_iter().flatten() {
             turn.alarms.cancel(timer);
         }
+        for scope in &session.scopes {
+            turn.l1.scopes.release(*scope);
+        }
         if let Some(tenant) = session.tenant {
             turn.l1.scopes.release_tenant(tenant);
         }
-        self.orphan(turn, session.set, why);
+        self.cells -= session.charged - session.set.len();
+        let untold = session.untold();
+        self.orphan(turn, session.set, untold, why);
     }
 
-    pub(super) fn orphan(&mut self, turn: &mut Turn, set: LeaseSet, why: LeaseEnd) {
+    /// Takes over a set whose cells are still charged.
+    fn orphan(&mut self, turn: &mut Turn, set: LeaseSet, untold: usize, why: LeaseEnd) {
         if set.units() == 0 {
             self.cells -= set.len();
             return;
         }
-        let orphan = Orphan { set, next: 0, why };
-        let name = self.orphans.insert(orphan).expect("lookups stop while it is full");
+        let orphan = Orphan { set, next: 0, untold, why };
+        let name = self.orphans.insert(orphan).expect("lookups stop before it is full");
         if !self.end_orphan(turn, name) {
             turn.jobs.push(Job::EndLeases { orphan: name });
         }
@@ -187,3 +213,6 @@ impl Sessions {
         }
     }
 }
+
+/// Ranges of one session that may be on their way back at once.
+const FREES_MAX: usize = 8;

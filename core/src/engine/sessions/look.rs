@@ -57,6 +57,15 @@ impl Session {
         self.set.truncate(keep);
     }
 
+    /// Cells below this one were leased, and nobody has been told yet.
+    pub(super) fn untold(&self) -> usize {
+        match self.phase {
+            Phase::Looking { .. } => self.set.len(),
+            Phase::Touching { left } => left,
+            Phase::Found | Phase::Lingering => 0,
+        }
+    }
+
     /// Whether a key is about what this session has looked up.
     pub(super) fn speaks_of(&self, keys: &Keys) -> bool {
         *self.model == *keys.model && *self.salt == *keys.salt && self.world_size == keys.world_size

@@ -22,7 +22,12 @@ impl Sessions {
 
     pub fn wait(&mut self, turn: &mut Turn, reply: Reply, request: &str, wait: Duration) {
         let looking = self.find(request).filter(|name| self.is_looking(*name));
-        let Some(session) = looking.filter(|_| !wait.is_zero() && !self.waits.is_full()) else {
+        let has_room = |name: &SlotName| {
+            let session = self.sessions.find(*name);
+            session.is_some_and(|session| session.waits.len() < WAITS_PER_SESSION_MAX)
+        };
+        let may_park = !wait.is_zero() && !self.waits.is_full();
+        let Some(session) = looking.filter(|name| may_park && has_room(name)) else {
             return self.query(turn, reply, request);
         };
         let wait_of = Wait { session, reply, timer: None };
@@ -102,3 +107,6 @@ impl Sessions {
         }
     }
 }
+
+/// Parked waits of one session; more are answered "still loading" at once.
+const WAITS_PER_SESSION_MAX: usize = 64;
