@@ -3,7 +3,8 @@
 
 /// Cells (chunk x row) that one `handle` may visit (design §2).
 pub const WORK_UNITS: usize = 4096;
-/// Chunks of one request: a million tokens at 256. A longer prefix hits, and stores, this far.
+/// Chunks of one request: a million tokens at 256. A longer prompt hits this far; a transfer that
+/// ends beyond it is refused.
 pub const REQUEST_CHUNKS_MAX: usize = 4096;
 /// Bytes of one request id. Longer ids are refused.
 pub const REQUEST_ID_BYTES_MAX: usize = 1024;
