@@ -270,6 +270,11 @@ impl Sessions {
         self.index.get(request).copied()
     }
 
+    fn is_lingering(&self, name: SlotName) -> bool {
+        let session = self.sessions.find(name);
+        session.is_some_and(|session| matches!(session.phase, Phase::Lingering))
+    }
+
     fn is_looking(&self, name: SlotName) -> bool {
         let session = self.sessions.find(name);
         session.is_some_and(|session| matches!(session.phase, Phase::Looking { .. }))

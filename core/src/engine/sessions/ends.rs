@@ -76,6 +76,10 @@ impl Sessions {
             return;
         }
         self.touch_all(turn, name, hashes);
+        // It has ended before: the linger does not begin anew (I-13).
+        if self.is_lingering(name) {
+            return;
+        }
         self.settle_untaken(name);
         let unfinished = self.is_looking(name);
         let session = self.sessions.find_mut(name).expect("found above");
