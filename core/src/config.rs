@@ -147,6 +147,7 @@ impl Config {
             (self.l1_objects_max <= 1 << 28, "--l1-objects-max", "is at most 268435456"),
             (self.watermark_ppm <= 1_000_000, "--eviction-trigger-watermark", "lies in 0..1"),
             (self.ratio_ppm <= 1_000_000, "--eviction-ratio", "lies in 0..1"),
+            (self.limits.work_units >= 2, "limits.work_units", "is at least 2"),
             (!self.write_ttl.is_zero(), "--l1-write-ttl-seconds", "is more than 0"),
             (!self.read_ttl.is_zero(), "--l1-read-ttl-seconds", "is more than 0"),
             (!self.session_ttl.is_zero(), "--session-ttl-seconds", "is more than 0"),
