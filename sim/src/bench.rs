@@ -1,20 +1,20 @@
 //! The engine on the bench: every event goes through here, and after every event the audit runs,
 //! the model judges what was answered and announced, and the arena is compared with what it says.
 
+mod answers;
+mod counts;
+mod news;
+
 use crate::calls::Call;
 use crate::memory::Memory;
-use crate::model::{Aborted, Delivered, Granted, Key, Model, News, ObjectNumber, Removed};
-use crate::model::{Rules, Scope, Transfer};
+use crate::model::{Model, ObjectNumber, Rules, Scope, Transfer};
 use crate::reach::{Reach, State};
 use crate::transcript::{Input, Transcript};
 use kvtide_core::config::{Config, Limits, PoolKind};
-use kvtide_core::effect::{Answer, Effect, Outbox, Refusal, Slot, SlotRange};
+use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
 use kvtide_core::engine::{Alarm, Engine};
-use kvtide_core::event::{BodyOutcome, Event, OperatorAsk};
-use kvtide_core::fact::{
-    Abort, Fact, InstanceEnd, KeyRange, LeaseEnd, LookupStop, NoRoom, Removal,
-};
-use kvtide_core::fact::{ReadFailure, RequestFault};
+use kvtide_core::event::{Event, OperatorAsk};
+use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::limits;
 use kvtide_core::names::{Connection, Operator, Place, Reply, ScopeId, Ticket};
 use kvtide_core::slots::SlotName;
@@ -63,6 +63,7 @@ pub struct Bench {
     align_bytes: u64,
     now: Instant,
     pub events: u64,
+    kept: Option<Vec<(Vec<Fact>, Vec<FactKey>)>>,
 }
 
 impl Bench {
@@ -93,11 +94,27 @@ impl Bench {
             replies: 0,
             now: Instant::ZERO,
             events: 0,
+            kept: None,
         }
     }
 
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// What came of the last event.
+    pub fn outbox(&self) -> &Outbox {
+        &self.out
+    }
+
+    /// Keeps the facts of every event from now on.
+    pub fn keep_facts(&mut self) {
+        self.kept = Some(Vec::new());
+    }
+
+    /// The facts kept so far, with the keys that they name, one entry per event.
+    pub fn take_facts(&mut self) -> Vec<(Vec<Fact>, Vec<FactKey>)> {
+        self.kept.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// A name for a request that is about to be asked.
@@ -133,6 +150,9 @@ impl Bench {
         }
         let out = std::mem::take(&mut self.out);
         self.transcript.outcome(&out);
+        if let Some(kept) = &mut self.kept {
+            kept.push((out.facts.clone(), out.keys.clone()));
+        }
         let seen = self.judge(now, input, &out);
         self.out = out;
         if let Input::ConnectionEnded { connection } = input {
@@ -237,167 +257,6 @@ impl Bench {
         }
     }
 
-    /// Every answer goes to an open request, once (P2), and is what the model expects.
-    fn answers(
-        &mut self,
-        out: &Outbox,
-        news: &News,
-        seen: &mut Vec<Seen>,
-        wanted: impl Fn(&Answer) -> bool,
-    ) -> Result<(), String> {
-        for effect in &out.effects {
-            match effect {
-                Effect::Answer { reply, answer } if wanted(answer) => {
-                    let Some(open) = self.open.remove(reply) else {
-                        // A tick's answers are walked twice; the end of a body whose connection
-                        // has gone is answered to nobody.
-                        let may = seen.iter().any(|seen| is_answer_to(seen, *reply))
-                            || self.ended.contains(&reply.connection);
-                        if !may {
-                            return Err("P2: a request was answered twice".into());
-                        }
-                        continue;
-                    };
-                    self.count_answer(&open, answer, news, out);
-                    let lent = self.judge_answer(*reply, &open, answer, news, out)?;
-                    seen.push(Seen::Answered { reply: *reply, answer: *answer, slots: lent });
-                }
-                Effect::Answer { .. } | Effect::OperatorAnswer { .. } => {}
-                Effect::Send { reply, ticket, slots, with_slots, .. } => {
-                    let Some(open) = self.open.remove(reply) else {
-                        return Err("P2: a request was answered twice".into());
-                    };
-                    let lent = self.delivered(*slots, out)?;
-                    let got = Delivered::Hit {
-                        objects: lent.iter().map(|lent| lent.object).collect(),
-                        with_slots: *with_slots,
-                        ticket: Some(*ticket),
-                    };
-                    let Call::PrepareRetrieve { instance, range } = &open.call else {
-                        return Err("bytes were sent for something else than a retrieve".into());
-                    };
-                    let transfer = transfer(*reply, *instance, range);
-                    if *with_slots {
-                        self.reach.met(State::SendToUnknown);
-                    }
-                    self.model.prepare_retrieve(transfer, &got)?;
-                    let (reply, ticket, with_slots) = (*reply, *ticket, *with_slots);
-                    seen.push(Seen::Sending { reply, ticket, slots: lent, with_slots });
-                }
-                Effect::Receive { reply, ticket, slots, .. } => {
-                    seen.push(self.receiving(*reply, *ticket, *slots, news, out)?);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn judge_answer(
-        &mut self,
-        reply: Reply,
-        open: &Open,
-        answer: &Answer,
-        news: &News,
-        out: &Outbox,
-    ) -> Result<Vec<Lent>, String> {
-        match (&open.call, answer) {
-            (Call::Register { instance, model, world_size, layout }, _) => {
-                let accepted = *answer == Answer::Registered;
-                self.model.register(*instance, (model, *world_size, *layout), accepted)?;
-            }
-            (Call::Unregister { instance }, Answer::None) => self.model.unregister(*instance)?,
-            (Call::Ping { instance }, Answer::Bool(flag)) => self.model.ping(*instance, *flag)?,
-            (Call::Lookup { .. } | Call::EndSession { .. } | Call::Clear { .. }, Answer::None) => {}
-            (Call::Query { request }, Answer::None) => {
-                self.model.result(request, open.serial, None)?;
-            }
-            (Call::Query { request }, Answer::Count(count)) => {
-                self.model.result(request, open.serial, Some(*count))?;
-            }
-            (Call::Wait { request, .. }, Answer::None) => {
-                if open.parked {
-                    self.reach.met(State::WaitTimedOut);
-                }
-                self.model.result(request, open.serial, None)?;
-            }
-            (Call::Wait { request, .. }, Answer::Count(count)) => {
-                if open.parked && *count > 0 {
-                    self.reach.met(State::WaitParked);
-                }
-                self.model.result(request, open.serial, Some(*count))?;
-            }
-            (Call::Free { range }, Answer::None) => self.model.free(range, news.no_such_hold)?,
-            (Call::PrepareStore { instance, range }, Answer::NoContext) => {
-                let transfer = transfer(reply, *instance, range);
-                self.model.prepare_store(transfer, news, &Granted::NoContext)?;
-            }
-            (Call::PrepareStore { instance, range }, Answer::StoreSlots { slots, layout }) => {
-                let slots = out.slots(*slots);
-                let granted = Granted::Slots(slots.iter().map(|slot| slot.chunk).collect());
-                let transfer = transfer(reply, *instance, range);
-                let objects = self.model.prepare_store(transfer, news, &granted)?;
-                return self.lend(slots, &objects, layout.bytes());
-            }
-            (Call::CommitStore { instance, range, inline_bytes: 0 }, Answer::Bool(flag)) => {
-                let transfer = transfer(reply, *instance, range);
-                self.model.commit_store(transfer, news, *flag)?;
-            }
-            // The end of a body is judged with its event; a refusal comes at once.
-            (Call::CommitStore { instance, range, .. }, Answer::Bool(flag)) => {
-                if !open.parked {
-                    let transfer = transfer(reply, *instance, range);
-                    self.model.receive(transfer, news, None)?;
-                    if *flag {
-                        return Err("a body that was not read was accepted".into());
-                    }
-                }
-            }
-            (Call::PrepareRetrieve { instance, range }, Answer::RetrieveMiss) => {
-                let transfer = transfer(reply, *instance, range);
-                self.model.prepare_retrieve(transfer, &Delivered::Miss)?;
-            }
-            (Call::PrepareRetrieve { instance, range }, Answer::RetrieveSlots { slots, .. }) => {
-                let lent = self.delivered(*slots, out)?;
-                let objects = lent.iter().map(|lent| lent.object).collect();
-                let got = Delivered::Hit { objects, with_slots: true, ticket: None };
-                self.model.prepare_retrieve(transfer(reply, *instance, range), &got)?;
-                return Ok(lent);
-            }
-            (Call::CommitRetrieve { instance, range }, Answer::Bool(flag)) => {
-                let transfer = transfer(reply, *instance, range);
-                self.model.commit_retrieve(transfer, *flag)?;
-            }
-            (call, answer) => return Err(format!("P7: {call:?} was answered {answer:?}")),
-        }
-        Ok(Vec::new())
-    }
-
-    fn receiving(
-        &mut self,
-        reply: Reply,
-        ticket: Ticket,
-        range: SlotRange,
-        news: &News,
-        out: &Outbox,
-    ) -> Result<Seen, String> {
-        let open = self.open.get_mut(&reply).ok_or("P2: a request was answered twice")?;
-        open.parked = true;
-        let Call::CommitStore { instance, range: keys, .. } = open.call.clone() else {
-            return Err("a body was read for something else than a store".into());
-        };
-        let all = out.slots(range);
-        let slots: Vec<Slot> = all.iter().filter(|slot| slot.place.is_some()).copied().collect();
-        let places: Vec<u32> = slots.iter().map(|slot| slot.chunk).collect();
-        let transfer = transfer(reply, instance, &keys);
-        let objects = self.model.receive(transfer, news, Some((ticket, &places)))?;
-        if news.reserved.is_empty() && !places.is_empty() {
-            self.reach.met(State::PickleIntoReservation);
-        }
-        let numbers: Vec<ObjectNumber> = objects.iter().map(|(_, number)| *number).collect();
-        let lent = self.lend(&slots, &numbers, None)?;
-        Ok(Seen::Receiving { reply, ticket, slots: lent, chunks: all.len() as u32 })
-    }
-
     /// Places that were given to a writer.
     fn lend(
         &mut self,
@@ -445,157 +304,6 @@ impl Bench {
             self.memory.check(self.places[&number], number)?;
         }
         Ok(())
-    }
-
-    /// The scope of a transfer is learnt when something is reserved in it first.
-    fn learn_scopes(&mut self, input: &Input, out: &Outbox) {
-        let Input::Asked { call, .. } = input else { return };
-        let (Call::PrepareStore { instance, range } | Call::CommitStore { instance, range, .. }) =
-            call
-        else {
-            return;
-        };
-        let Some((_, known)) = self.model.instances().find(|(id, _)| *id == instance) else {
-            return;
-        };
-        let layout = known.layout;
-        for fact in &out.facts {
-            let (Fact::WriteReserved { keys } | Fact::WriteRefused { keys, .. }) = fact else {
-                continue;
-            };
-            for key in keys.of(&out.keys) {
-                let scope = Scope {
-                    model: range.model.clone(),
-                    salt: range.salt.clone(),
-                    world_size: range.world_size,
-                    rank: range.worker.unwrap_or_default(),
-                    layout,
-                };
-                self.scopes.entry(key.scope).or_insert_with(|| Rc::new(scope));
-            }
-        }
-    }
-
-    fn news(&self, out: &Outbox) -> Result<News, String> {
-        let mut news = News::default();
-        for fact in &out.facts {
-            match fact {
-                Fact::WriteReserved { keys } => news.reserved.extend(self.keys(*keys, out)?),
-                Fact::WriteFinished { keys } => news.committed.extend(self.keys(*keys, out)?),
-                Fact::WriteAborted { keys, why } => {
-                    let why = match why {
-                        Abort::WriteTtl => Aborted::WriteTtl,
-                        Abort::ConnectionEnded => Aborted::StreamEnded,
-                        Abort::Unregistered | Abort::Reaped | Abort::Replaced => {
-                            Aborted::InstanceEnded
-                        }
-                        Abort::ForcedClear => Aborted::Forced,
-                        Abort::Body => Aborted::Body,
-                    };
-                    let keys = self.keys(*keys, out)?;
-                    news.aborted.extend(keys.into_iter().map(|key| (key, why)));
-                }
-                Fact::Evicted { keys, why } => {
-                    let why = match why {
-                        Removal::Watermark | Removal::Pressure | Removal::Table => Removed::ForRoom,
-                        Removal::Clear => Removed::Cleared,
-                        Removal::ForcedClear => Removed::Forced,
-                    };
-                    let keys = self.keys(*keys, out)?;
-                    news.removed.extend(keys.into_iter().map(|key| (key, why)));
-                }
-                Fact::InstanceEnded { instance, why } => {
-                    news.instances_ended.push((*instance, *why == InstanceEnd::Reaped));
-                }
-                Fact::WriteRefused { keys, .. } => news.refused.extend(self.keys(*keys, out)?),
-                Fact::RequestFaulted { fault: RequestFault::NoSuchHold, .. } => {
-                    news.no_such_hold = true;
-                }
-                _ => {}
-            }
-        }
-        Ok(news)
-    }
-
-    fn keys(&self, range: KeyRange, out: &Outbox) -> Result<Vec<Key>, String> {
-        let named = range.of(&out.keys).iter().map(|key| {
-            let scope = self.scopes.get(&key.scope).ok_or("I-49: news of an unknown scope")?;
-            Ok(Key { scope: scope.clone(), hash: key.hash })
-        });
-        named.collect()
-    }
-
-    /// Counts the states that are seen in facts.
-    fn count(&mut self, input: &Input, out: &Outbox) {
-        for fact in &out.facts {
-            let met = match fact {
-                Fact::Evicted { why: Removal::Pressure, .. } => State::EvictedOnDemand,
-                Fact::Evicted { why: Removal::Watermark, .. } => State::EvictionPass,
-                Fact::Evicted { why: Removal::Table, .. } => State::TableFullEvicts,
-                Fact::WriteAborted { why: Abort::WriteTtl, .. } => State::WriteTtlPassed,
-                Fact::ReadFinished { why: LeaseEnd::Expired, .. } => State::LeaseExpired,
-                Fact::ReadFinished { why: LeaseEnd::Replaced, .. } => State::LookupReplaced,
-                Fact::LookupTaken { stop: LookupStop::RankMissing, .. } => State::RankMissing,
-                Fact::LookupTaken { stop: LookupStop::InFlight, .. } => State::InFlightStop,
-                Fact::InstanceTold { .. } => State::ToldOnce,
-                Fact::InstanceEnded { why: InstanceEnd::Reaped, .. } => State::InstanceReaped,
-                Fact::InstanceEnded { why: InstanceEnd::Replaced, .. } => State::InstanceReplaced,
-                Fact::StaleEnding => State::StaleEnding,
-                Fact::ReadFailed { why: ReadFailure::NotFound, .. } => State::ForcedClearOfLeased,
-                Fact::RequestFaulted { fault: RequestFault::TableFull, .. }
-                | Fact::RegistrationRefused { reason: Refusal::InstancesFull, .. }
-                | Fact::LookupTaken { stop: LookupStop::NoRoom, .. }
-                | Fact::WriteRefused { why: NoRoom::ObjectTable, .. } => State::TableFull,
-                _ => continue,
-            };
-            self.reach.met(met);
-        }
-        match input {
-            Input::ReceiveEnded { outcome: BodyOutcome::Short, .. } => {
-                self.reach.met(State::PickleShort);
-            }
-            Input::ReceiveEnded { outcome: BodyOutcome::Cut, .. } => {
-                self.reach.met(State::BodyCut);
-            }
-            _ => {}
-        }
-    }
-
-    /// Counts the states that are seen in an answer, before the model takes it in.
-    fn count_answer(&mut self, open: &Open, answer: &Answer, news: &News, out: &Outbox) {
-        let met = match (&open.call, answer) {
-            (Call::Query { .. }, Answer::None) => State::LookupOverTurns,
-            (Call::Query { request }, _) if self.model.has_forgotten(request) => {
-                State::SessionForgotten
-            }
-            (Call::CommitStore { inline_bytes: 0, .. }, Answer::Bool(false))
-                if out.facts.iter().any(|fact| matches!(fact, Fact::StoreFinished { .. })) =>
-            {
-                State::LateCommitRefused
-            }
-            (Call::PrepareRetrieve { range, .. }, Answer::RetrieveSlots { .. })
-                if self.model.has_ended(&range.request) =>
-            {
-                State::LingerUsed
-            }
-            (Call::PrepareStore { .. }, Answer::StoreSlots { slots, .. })
-                if !news.refused.is_empty() && slots.start < slots.end =>
-            {
-                State::NoRoomKeepsPrefix
-            }
-            (Call::Free { range }, _)
-                if !range.is_empty()
-                    && !news.no_such_hold
-                    && !out.facts.iter().any(|fact| matches!(fact, Fact::ReadFinished { .. })) =>
-            {
-                State::DoubleFree
-            }
-            (Call::Clear { force: false }, _) if self.model.holds_readable() => {
-                State::ClearSparesHeld
-            }
-            _ => return,
-        };
-        self.reach.met(met);
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod bench;
 pub mod calls;
+pub mod driver;
 pub mod memory;
 pub mod model;
 pub mod profile;

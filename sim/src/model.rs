@@ -118,6 +118,9 @@ pub struct Rules {
     pub tables_may_fill: bool,
 }
 
+/// Layouts in use, each with a running number of when it was registered last.
+type Registered = Vec<(Layout, u64)>;
+
 pub struct Model {
     rules: Rules,
     now: Instant,
@@ -133,8 +136,7 @@ pub struct Model {
     sessions: BTreeMap<Rc<str>, Session>,
     sessions_made: u64,
     instances: BTreeMap<InstanceId, Instance>,
-    /// When a layout in use was last registered, by a running number.
-    layouts: BTreeMap<(Rc<str>, u32), Vec<(Layout, u64)>>,
+    layouts: BTreeMap<(Rc<str>, u32), Registered>,
     registrations: u64,
     told: BTreeSet<InstanceId>,
 }

@@ -73,6 +73,11 @@ impl Transcript {
         self.lines.push_back(line);
     }
 
+    /// Forgets the lines so far, not the hash.
+    pub fn forget(&mut self) {
+        self.lines.clear();
+    }
+
     pub fn hash(&self) -> u64 {
         self.hash
     }

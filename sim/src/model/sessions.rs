@@ -251,6 +251,9 @@ impl Model {
             return check(!session.is_decided, "I-14: still loading, but it had its result");
         };
         if session.is_taken || session.has_ended || forgotten {
+            if !forgotten {
+                session.used(now);
+            }
             return check(got == 0, "I-14: a result was delivered twice");
         }
         if !session.is_decided {

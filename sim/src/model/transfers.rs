@@ -2,6 +2,7 @@
 
 use super::clients::Way;
 use super::{Delivered, Model, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
+use crate::calls::Range;
 use kvtide_core::names::{ChunkHash, Connection, InstanceId, Reply, Ticket};
 use std::rc::Rc;
 
@@ -115,6 +116,19 @@ impl Model {
             is_short: false,
             is_counted: false,
         }
+    }
+
+    /// Whether an instance has places under the name that such a commit would give.
+    pub fn is_lent(&self, kind: Kind, instance: InstanceId, range: &Range) -> bool {
+        let last = range.keys().hashes.last().filter(|_| !range.is_empty()).copied();
+        self.copies.values().any(|copy| {
+            copy.is_lent
+                && copy.name.kind == kind
+                && copy.name.instance == instance
+                && copy.name.first_chunk == range.first_chunk
+                && copy.name.end_chunk == range.end_chunk
+                && copy.name.last == last
+        })
     }
 
     /// Copies of this name in a client's hands: the request's own; for a store without any, those

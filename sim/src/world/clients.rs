@@ -266,7 +266,8 @@ impl World {
         if missed || has_no_places {
             // A worker retrieves one thing after the other (spec/transfer §4.8): the commit of a
             // miss does not meet places under the same name.
-            self.send(process, Call::CommitRetrieve { instance, range }, Then::Stray);
+            let then = if missed { Then::Stray } else { Then::Nothing };
+            self.send(process, Call::CommitRetrieve { instance, range }, then);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Action, ProcessId, Step, Then, World, same_transfer};
 use crate::calls::{Call, Range};
+use crate::model::Kind;
 use crate::profile::layout_of;
 use crate::transcript::Input;
 use kvtide_core::names::InstanceId;
@@ -114,7 +115,7 @@ impl World {
         let first = self.rng.below(end as u64 + 1) as u32;
         let mut part = range.part(rank, first, end);
         if self.rng.below(4) == 0 {
-            part.salt = if &*part.salt == "" { "tenant".into() } else { "".into() };
+            part.salt = if part.salt.is_empty() { "tenant".into() } else { "".into() };
         }
         let name = range.request.clone();
         let call = match self.rng.below(11) {
@@ -139,12 +140,12 @@ impl World {
         if !matches!(then, Then::Stray) {
             return false;
         }
-        let (Call::CommitStore { instance, range, .. } | Call::CommitRetrieve { instance, range }) =
-            call
-        else {
-            return false;
+        let (kind, instance, range) = match call {
+            Call::CommitStore { instance, range, .. } => (Kind::Store, instance, range),
+            Call::CommitRetrieve { instance, range } => (Kind::Retrieve, instance, range),
+            _ => return false,
         };
-        self.is_at_work(*instance, range)
+        self.bench.model.is_lent(kind, *instance, range)
     }
 
     /// Whether an instance holds places under this name.

@@ -1,0 +1,190 @@
+//! Every answer, put to the model.
+
+use super::{Bench, Lent, Open, Seen, is_answer_to, transfer};
+use crate::calls::Call;
+use crate::model::{Delivered, Granted, News, ObjectNumber};
+use crate::reach::State;
+use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
+use kvtide_core::names::{Reply, Ticket};
+
+impl Bench {
+    /// Every answer goes to an open request, once (P2), and is what the model expects.
+    pub(super) fn answers(
+        &mut self,
+        out: &Outbox,
+        news: &News,
+        seen: &mut Vec<Seen>,
+        wanted: impl Fn(&Answer) -> bool,
+    ) -> Result<(), String> {
+        for effect in &out.effects {
+            match effect {
+                Effect::Answer { reply, answer } if wanted(answer) => {
+                    let Some(open) = self.open.remove(reply) else {
+                        // A tick's answers are walked twice; the end of a body whose connection
+                        // has gone is answered to nobody.
+                        let may = seen.iter().any(|seen| is_answer_to(seen, *reply))
+                            || self.ended.contains(&reply.connection);
+                        if !may {
+                            return Err("P2: a request was answered twice".into());
+                        }
+                        continue;
+                    };
+                    self.count_answer(&open, answer, news, out);
+                    let lent = self.judge_answer(*reply, &open, answer, news, out)?;
+                    seen.push(Seen::Answered { reply: *reply, answer: *answer, slots: lent });
+                }
+                Effect::Answer { .. } | Effect::OperatorAnswer { .. } => {}
+                Effect::Send { reply, ticket, slots, with_slots, .. } => {
+                    seen.push(self.sending(*reply, *ticket, (*slots, *with_slots), out)?);
+                }
+                Effect::Receive { reply, ticket, slots, .. } => {
+                    seen.push(self.receiving(*reply, *ticket, *slots, news, out)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_answer(
+        &mut self,
+        reply: Reply,
+        open: &Open,
+        answer: &Answer,
+        news: &News,
+        out: &Outbox,
+    ) -> Result<Vec<Lent>, String> {
+        match (&open.call, answer) {
+            (Call::Register { instance, model, world_size, layout }, _) => {
+                let accepted = *answer == Answer::Registered;
+                self.model.register(*instance, (model, *world_size, *layout), accepted)?;
+            }
+            (Call::Unregister { instance }, Answer::None) => self.model.unregister(*instance)?,
+            (Call::Ping { instance }, Answer::Bool(flag)) => self.model.ping(*instance, *flag)?,
+            (Call::Lookup { .. } | Call::EndSession { .. } | Call::Clear { .. }, Answer::None) => {}
+            (Call::Query { request }, Answer::None) => {
+                self.model.result(request, open.serial, None)?;
+            }
+            (Call::Query { request }, Answer::Count(count)) => {
+                self.model.result(request, open.serial, Some(*count))?;
+            }
+            (Call::Wait { request, .. }, Answer::None) => {
+                if open.parked {
+                    self.reach.met(State::WaitTimedOut);
+                }
+                self.model.result(request, open.serial, None)?;
+            }
+            (Call::Wait { request, .. }, Answer::Count(count)) => {
+                if open.parked && *count > 0 {
+                    self.reach.met(State::WaitParked);
+                }
+                self.model.result(request, open.serial, Some(*count))?;
+            }
+            (Call::Free { range }, Answer::None) => self.model.free(range, news.no_such_hold)?,
+            (call, answer) => {
+                return self.judge_transfer(reply, (call, answer), open.parked, news, out);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn judge_transfer(
+        &mut self,
+        reply: Reply,
+        asked: (&Call, &Answer),
+        is_parked: bool,
+        news: &News,
+        out: &Outbox,
+    ) -> Result<Vec<Lent>, String> {
+        match asked {
+            (Call::PrepareStore { instance, range }, Answer::NoContext) => {
+                let transfer = transfer(reply, *instance, range);
+                self.model.prepare_store(transfer, news, &Granted::NoContext)?;
+            }
+            (Call::PrepareStore { instance, range }, Answer::StoreSlots { slots, layout }) => {
+                let slots = out.slots(*slots);
+                let granted = Granted::Slots(slots.iter().map(|slot| slot.chunk).collect());
+                let transfer = transfer(reply, *instance, range);
+                let objects = self.model.prepare_store(transfer, news, &granted)?;
+                return self.lend(slots, &objects, layout.bytes());
+            }
+            (Call::CommitStore { instance, range, inline_bytes: 0 }, Answer::Bool(flag)) => {
+                let transfer = transfer(reply, *instance, range);
+                self.model.commit_store(transfer, news, *flag)?;
+            }
+            // The end of a body is judged with its event; a refusal comes at once.
+            (Call::CommitStore { instance, range, .. }, Answer::Bool(flag)) => {
+                if !is_parked {
+                    let transfer = transfer(reply, *instance, range);
+                    self.model.receive(transfer, news, None)?;
+                    if *flag {
+                        return Err("a body that was not read was accepted".into());
+                    }
+                }
+            }
+            (Call::PrepareRetrieve { instance, range }, Answer::RetrieveMiss) => {
+                let transfer = transfer(reply, *instance, range);
+                self.model.prepare_retrieve(transfer, &Delivered::Miss)?;
+            }
+            (Call::PrepareRetrieve { instance, range }, Answer::RetrieveSlots { slots, .. }) => {
+                let lent = self.delivered(*slots, out)?;
+                let objects = lent.iter().map(|lent| lent.object).collect();
+                let got = Delivered::Hit { objects, with_slots: true, ticket: None };
+                self.model.prepare_retrieve(transfer(reply, *instance, range), &got)?;
+                return Ok(lent);
+            }
+            (Call::CommitRetrieve { instance, range }, Answer::Bool(flag)) => {
+                let transfer = transfer(reply, *instance, range);
+                self.model.commit_retrieve(transfer, *flag)?;
+            }
+            (call, answer) => return Err(format!("P7: {call:?} was answered {answer:?}")),
+        }
+        Ok(Vec::new())
+    }
+
+    fn sending(
+        &mut self,
+        reply: Reply,
+        ticket: Ticket,
+        (slots, with_slots): (SlotRange, bool),
+        out: &Outbox,
+    ) -> Result<Seen, String> {
+        let open = self.open.remove(&reply).ok_or("P2: a request was answered twice")?;
+        let Call::PrepareRetrieve { instance, range } = &open.call else {
+            return Err("bytes were sent for something else than a retrieve".into());
+        };
+        let slots = self.delivered(slots, out)?;
+        let objects = slots.iter().map(|lent| lent.object).collect();
+        let got = Delivered::Hit { objects, with_slots, ticket: Some(ticket) };
+        if with_slots {
+            self.reach.met(State::SendToUnknown);
+        }
+        self.model.prepare_retrieve(transfer(reply, *instance, range), &got)?;
+        Ok(Seen::Sending { reply, ticket, slots, with_slots })
+    }
+
+    fn receiving(
+        &mut self,
+        reply: Reply,
+        ticket: Ticket,
+        range: SlotRange,
+        news: &News,
+        out: &Outbox,
+    ) -> Result<Seen, String> {
+        let open = self.open.get_mut(&reply).ok_or("P2: a request was answered twice")?;
+        open.parked = true;
+        let Call::CommitStore { instance, range: keys, .. } = open.call.clone() else {
+            return Err("a body was read for something else than a store".into());
+        };
+        let all = out.slots(range);
+        let slots: Vec<Slot> = all.iter().filter(|slot| slot.place.is_some()).copied().collect();
+        let places: Vec<u32> = slots.iter().map(|slot| slot.chunk).collect();
+        let transfer = transfer(reply, instance, &keys);
+        let objects = self.model.receive(transfer, news, Some((ticket, &places)))?;
+        if news.reserved.is_empty() && !places.is_empty() {
+            self.reach.met(State::PickleIntoReservation);
+        }
+        let numbers: Vec<ObjectNumber> = objects.iter().map(|(_, number)| *number).collect();
+        let lent = self.lend(&slots, &numbers, None)?;
+        Ok(Seen::Receiving { reply, ticket, slots: lent, chunks: all.len() as u32 })
+    }
+}
