@@ -1,0 +1,29 @@
+//! The bench's driver, with times and sizes that fit small lists of operations.
+
+pub use kvtide_sim::driver::{Driver, SCHEDULER, hash, instance};
+
+use kvtide_core::config::Config;
+use kvtide_core::time::Duration;
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::FileFailurePersistence;
+
+pub fn config() -> Config {
+    Config {
+        l1_bytes: 1 << 20,
+        l1_align_bytes: 1024,
+        l1_objects_max: 256,
+        read_ttl: Duration::from_secs(10),
+        write_ttl: Duration::from_secs(20),
+        session_ttl: Duration::from_secs(30),
+        reap_after: Duration::ZERO,
+        ..Config::default()
+    }
+}
+
+pub fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    }
+}

@@ -1,0 +1,118 @@
+//! What the simulation has found in the engine, each with what broke, why, and what guards it now.
+
+use super::driver::{Driver, SCHEDULER, config, instance};
+use kvtide_core::config::{Config, Limits};
+use kvtide_core::effect::Answer;
+use kvtide_core::event::BodyOutcome;
+use kvtide_core::fact::{Abort, Fact};
+use kvtide_core::time::Duration;
+use kvtide_sim::calls::Call;
+use kvtide_sim::transcript::Input;
+
+/// A commit of slots ended a store whose body was still being received: half a body was published.
+/// The commit took the oldest copy under its name, whatever that was doing. Now it takes only
+/// copies whose slots are in the client's hands.
+#[test]
+fn i7_a_commit_of_slots_does_not_end_a_body() {
+    let mut driver = Driver::new(config(), 1, 20);
+    let range = driver.range("a", 0, Some(0), 0..3);
+    let body = Call::CommitStore { instance: instance(0), range: range.clone(), inline_bytes: 9 };
+    assert_eq!(driver.ask(1, body), None);
+    let slots = Call::CommitStore { instance: instance(0), range, inline_bytes: 0 };
+    assert_eq!(driver.ask(1, slots), Some(Answer::Bool(false)));
+    assert_eq!(driver.lookup("b", 0, 3, 1), 0);
+    driver.end_stream(0, 3, BodyOutcome::Whole);
+    assert_eq!(driver.lookup("b", 0, 3, 1), 3);
+}
+
+/// A write TTL passes, the same worker stores the same range again, and the second commit took the
+/// first one's slots for its own: they were given away while their writer was still at work. Now
+/// nothing ends until as many commits have come as there are copies under the name.
+#[test]
+fn i6_a_commit_of_a_second_store_does_not_free_the_first_ones_slots() {
+    let mut driver = Driver::new(config(), 1, 20);
+    let range = driver.range("a", 0, Some(0), 0..3);
+    let prepare = Call::PrepareStore { instance: instance(0), range };
+    driver.ask(1, prepare.clone());
+    driver.pass(Duration::from_secs(21));
+    driver.ask(1, prepare);
+    assert_eq!(driver.holdings.len(), 2);
+    assert_eq!(driver.commit(1), Some(Answer::Bool(false)), "whose commit it is, nobody knows");
+    assert_eq!(driver.bench.engine().status().condemned_objects, 3);
+    assert_eq!(driver.lookup("b", 0, 3, 1), 0);
+    assert_eq!(driver.commit(0), Some(Answer::Bool(true)), "now both have written everything");
+    assert_eq!(driver.bench.engine().status().condemned_objects, 0);
+    assert_eq!(driver.lookup("b", 0, 3, 1), 3);
+}
+
+/// Two retrieves under one name, a forced clear and a new store between them: the second commit
+/// freed what the first reader was still reading. Readers of different objects are counted now.
+#[test]
+fn i2_a_commit_of_a_second_reader_does_not_free_the_first_ones_memory() {
+    let mut driver = Driver::new(config(), 1, 20);
+    driver.store(0, 0..3);
+    let range = driver.range("a", 0, Some(0), 0..3);
+    let prepare = Call::PrepareRetrieve { instance: instance(0), range };
+    driver.lookup("a", 0, 3, 1);
+    driver.ask(1, prepare.clone());
+    driver.ask(SCHEDULER, Call::Clear { force: true });
+    driver.settle();
+    driver.store(0, 0..3);
+    driver.lookup("a", 0, 3, 1);
+    driver.ask(1, prepare);
+    assert_eq!(driver.holdings.len(), 2);
+    driver.commit(1);
+    assert_eq!(driver.bench.engine().status().condemned_objects, 3, "still being read");
+    driver.commit(0);
+    assert_eq!(driver.bench.engine().status().condemned_objects, 0);
+}
+
+/// A worker that commits its slots sent one body under the same name: it ended the store whose
+/// slots the worker was still writing to. A body of such a worker makes a reservation of its own.
+#[test]
+fn i2_a_body_does_not_take_the_slots_of_a_writer_at_work() {
+    let mut driver = Driver::new(config(), 1, 20);
+    driver.store(1, 0..1);
+    let range = driver.range("a", 0, Some(0), 0..3);
+    let prepare = Call::PrepareStore { instance: instance(0), range: range.clone() };
+    driver.ask(1, prepare);
+    driver.ask(1, Call::CommitStore { instance: instance(0), range, inline_bytes: 9 });
+    driver.end_stream(0, 3, BodyOutcome::Whole);
+    assert_eq!(driver.bench.engine().status().staged_objects, 3, "the writer has its slots");
+    assert_eq!(driver.commit(0), Some(Answer::Bool(true)));
+}
+
+/// The leases of a long lookup ran out while its chunks were still being touched: the next turn
+/// touched cells that were gone and the engine panicked. Expiry ends the touching as well.
+#[test]
+fn i45_leases_may_run_out_while_a_lookup_still_touches() {
+    let limits = Limits { work_units: 4, ..Limits::default() };
+    let mut driver = Driver::new(Config { limits, ..config() }, 1, 20);
+    driver.store(0, 0..12);
+    driver.settle();
+    let range = driver.range("a", 0, None, 0..12);
+    driver.ask(SCHEDULER, Call::Lookup { range });
+    let query = Call::Query { request: "a".into() };
+    while driver.ask(SCHEDULER, query.clone()) == Some(Answer::None) {
+        driver.feed(Input::Tick);
+    }
+    driver.now = driver.now + Duration::from_secs(11);
+    driver.settle();
+    assert_eq!(driver.bench.engine().status().lease_units, 0);
+}
+
+/// A forced clear, and a commit before the sweeper came by: the reservations ended without a word,
+/// so that whoever adds up facts kept them for ever. They are told as aborted now.
+#[test]
+fn i52_a_commit_after_a_forced_clear_tells_of_its_end() {
+    let mut driver = Driver::new(config(), 1, 20);
+    let range = driver.range("a", 0, Some(0), 0..3);
+    driver.ask(1, Call::PrepareStore { instance: instance(0), range });
+    driver.ask(SCHEDULER, Call::Clear { force: true });
+    assert_eq!(driver.commit(0), Some(Answer::Bool(false)));
+    let told = driver.facts().iter().find_map(|fact| match fact {
+        Fact::WriteAborted { keys, why } => Some((keys.len(), *why)),
+        _ => None,
+    });
+    assert_eq!(told, Some((3, Abort::ForcedClear)));
+}
