@@ -6,7 +6,7 @@ use crate::effect::{Answer, Effect};
 use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
-use crate::fact::{Fact, FactKey, KeyRange, LeaseEnd, RequestFault};
+use crate::fact::{Fact, FactKey, KeyRange, LeaseEnd, ReadFailure, RequestFault};
 use crate::names::Ticket;
 use crate::slots::SlotName;
 
@@ -40,20 +40,7 @@ impl Copies {
         }
         let objects = match sessions.consume(turn, keys, asker.scope, asker.row) {
             Ok(objects) => objects,
-            Err(why) => {
-                let mark = turn.out.mark();
-                let scope = asker.scope;
-                let tenant = turn.l1.scopes.tenant_of(scope);
-                for chunk in chunks {
-                    let hash = keys.hashes[chunk as usize];
-                    let bytes = asker.bytes;
-                    turn.out.keys.push(FactKey { hash, bytes, scope, tenant });
-                }
-                let keys = turn.out.keys_since(mark);
-                turn.out.tell(Fact::ReadFailed { keys, why });
-                turn.out.answer(asker.reply, Answer::RetrieveMiss);
-                return;
-            }
+            Err(why) => return miss(turn, asker, keys, why),
         };
         turn.spend(objects.len());
         let key = pending_key(Kind::Retrieve, asker, keys);
@@ -129,6 +116,20 @@ impl Copies {
         }
         keys
     }
+}
+
+/// The answer to a range that cannot be read, and why.
+fn miss(turn: &mut Turn, asker: &Asker, keys: &Keys, why: ReadFailure) {
+    let mark = turn.out.mark();
+    let (scope, bytes) = (asker.scope, asker.bytes);
+    let tenant = turn.l1.scopes.tenant_of(scope);
+    for chunk in keys.chunks() {
+        let hash = keys.hashes[chunk as usize];
+        turn.out.keys.push(FactKey { hash, bytes, scope, tenant });
+    }
+    let keys = turn.out.keys_since(mark);
+    turn.out.tell(Fact::ReadFailed { keys, why });
+    turn.out.answer(asker.reply, Answer::RetrieveMiss);
 }
 
 /// What the pickle of one chunk takes beside its bytes, and more.
