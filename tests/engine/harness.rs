@@ -7,7 +7,7 @@
 #![allow(dead_code)]
 
 use crate::transcript::Transcript;
-use kvtide_core::config::{Config, Limits, PoolKind};
+use kvtide_core::config::{Config, Limits};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot};
 use kvtide_core::engine::{Alarm, Engine, Status};
 use kvtide_core::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration};
@@ -247,13 +247,16 @@ impl Bench {
         if let Some(reply) = asked {
             assert!(self.unanswered.insert(reply), "a request is asked once: {reply:?}");
         }
+        let is_tick = matches!(event, Event::Tick);
         let line = self.transcript.as_ref().map(|_| Transcript::event(&event));
         self.out.clear();
         self.engine.handle(self.now, event, &mut self.out);
         if let (Some(transcript), Some(line)) = (&mut self.transcript, line) {
             transcript.add(self.now, line, &self.out);
         }
-        if self.audits {
+        // A second that passes without news has changed nothing that the audit looks at.
+        let is_quiet = self.out.effects.is_empty() && self.out.facts.iter().all(is_routine);
+        if self.audits && !(is_tick && is_quiet) {
             self.audit();
         }
         self.collect(asked)
@@ -413,6 +416,27 @@ impl Bench {
         self.ask(worker.connection, Ask::PrepareRetrieve { instance: worker.instance, keys })
     }
 
+    /// A whole retrieve, over slots or payload or both. False for a miss.
+    pub fn retrieve(
+        &mut self,
+        worker: &Worker,
+        request: &str,
+        prompt: &[ChunkHash],
+        chunks: Range<u32>,
+    ) -> bool {
+        match self.prepare_retrieve(worker, request, prompt, chunks.clone()) {
+            Got::Slots(slots) => assert_eq!(slots.len(), chunks.len()),
+            Got::Sent { ticket, slots, .. } => {
+                assert_eq!(slots.len(), chunks.len());
+                self.end_send(ticket);
+            }
+            Got::Answer(Answer::RetrieveMiss) => return false,
+            got => panic!("prepare_retrieve is answered with {got:?}"),
+        }
+        self.commit_retrieve(worker, request, prompt, chunks);
+        true
+    }
+
     pub fn commit_retrieve(
         &mut self,
         worker: &Worker,
@@ -463,6 +487,23 @@ impl Bench {
         self.now = until;
     }
 
+    /// Lets a time limit of this length run out: alarms may be late by a millisecond.
+    pub fn outlast(&mut self, limit: Duration) {
+        self.advance(limit + Duration::from_millis(2));
+    }
+
+    /// Ticks until the watermark has been looked at once more.
+    pub fn until_eviction_tick(&mut self) {
+        let before = self.told.len();
+        let looked = |told: &Told| matches!(told.fact, Fact::EvictionTick { .. });
+        while !self.told[before..].iter().any(looked) {
+            let (at, _) = self.engine.deadline().expect("the watermark is looked at for ever");
+            self.now = self.now.max(at);
+            self.handle(Event::Tick);
+        }
+        self.settle();
+    }
+
     /// Ticks until no job is left over, without letting time pass. How many it took.
     pub fn settle(&mut self) -> u32 {
         let mut ticks = 0;
@@ -481,7 +522,7 @@ impl Bench {
     /// Facts since the last time, without the news of every second.
     pub fn take_told(&mut self) -> Vec<Told> {
         let mut told = std::mem::take(&mut self.told);
-        told.retain(|told| !matches!(told.fact, Fact::EvictionTick { .. } | Fact::Gauges(_)));
+        told.retain(|told| !is_routine(&told.fact));
         told
     }
 
@@ -503,6 +544,15 @@ fn yes(got: Got) -> bool {
     match got {
         Got::Answer(Answer::Bool(yes)) => yes,
         got => panic!("expected yes or no, got {got:?}"),
+    }
+}
+
+/// News of every second, whatever happens.
+pub fn is_routine(fact: &Fact) -> bool {
+    match fact {
+        Fact::EvictionTick { triggered, .. } => !triggered,
+        Fact::Gauges(_) => true,
+        _ => false,
     }
 }
 
@@ -535,9 +585,4 @@ pub fn keys_of(fact: &Fact) -> Option<KeyRange> {
         | Fact::QuotaChanged
         | Fact::Gauges(_) => None,
     }
-}
-
-/// A pool that clients reach through their messages only.
-pub fn private(config: Config) -> Config {
-    Config { pool: PoolKind::Private, ..config }
 }

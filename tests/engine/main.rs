@@ -1,4 +1,13 @@
 //! The engine's rules, one by one: tests named by the known failure or the invariant they guard.
 
+mod fold;
 mod harness;
+mod keys;
+mod leases;
+mod lookups;
+mod readers;
+mod room;
+mod runs;
+mod script;
 mod transcript;
+mod writers;

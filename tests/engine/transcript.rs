@@ -1,6 +1,9 @@
 //! A run as text: the time and the event, then its effects (`>`) and facts (`.`), a line each.
 
-use crate::harness::keys_of;
+// Every binary that includes this file uses a part of it.
+#![allow(dead_code)]
+
+use crate::harness::{is_routine, keys_of};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
 use kvtide_core::event::{Ask, Event, Keys};
 use kvtide_core::fact::{Fact, FactKey};
@@ -16,12 +19,7 @@ pub struct Transcript {
 impl Transcript {
     /// Adds one event. A tick with no news but the time of day is left out.
     pub fn add(&mut self, now: Instant, event: String, out: &Outbox) {
-        let routine = |fact: &Fact| match fact {
-            Fact::EvictionTick { triggered, .. } => !triggered,
-            Fact::Gauges(_) => true,
-            _ => false,
-        };
-        let news: Vec<&Fact> = out.facts.iter().filter(|fact| !routine(fact)).collect();
+        let news: Vec<&Fact> = out.facts.iter().filter(|fact| !is_routine(fact)).collect();
         if event == "tick" && out.effects.is_empty() && news.is_empty() {
             return;
         }
