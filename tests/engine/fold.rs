@@ -28,11 +28,9 @@ proptest! {
     #[test]
     fn i28_what_a_hit_retains_is_present((windows, rows) in cases()) {
         let mut fold = Fold::new(windows.iter().copied());
-        for chunk in 0..rows[0].len() {
-            if fold.feed(|row| rows[row][chunk]) == Next::Decided {
-                break;
-            }
-        }
+        let mut chunks = 0..rows[0].len();
+        let decided = chunks.any(|chunk| fold.feed(|row| rows[row][chunk]) == Next::Decided);
+        prop_assert!(decided || chunks.is_empty());
         let hit = fold.hit();
         for (at, row) in rows.iter().enumerate() {
             let first = fold.first_retained(at, hit);

@@ -111,7 +111,8 @@ fn i10_a_wait_that_runs_out_is_answered_with_still_loading() {
 
 #[test]
 fn i10_whatever_ends_a_lookup_answers_who_waits_for_it() {
-    let ends: [(&str, fn(&mut Bench, &Worker)); 3] = [
+    type End = fn(&mut Bench, &Worker);
+    let ends: [(&str, End); 3] = [
         ("end of session", |bench, _| bench.end_session("r")),
         ("replacement", |bench, worker| bench.lookup(worker, "r", &prompt('x', 1), 1)),
         ("shutdown", |bench, _| {

@@ -14,8 +14,10 @@ fn overlap(some: &[Slot], others: &[Slot]) -> bool {
     some.iter().any(|slot| others.iter().any(|other| slot.place == other.place))
 }
 
+type Disaster = fn(&mut Bench);
+
 /// How the source of a running read goes away meanwhile.
-const DISASTERS: [(&str, fn(&mut Bench)); 5] = [
+const DISASTERS: [(&str, Disaster); 5] = [
     ("eviction", |_| {}),
     ("clear", |bench| bench.clear(false)),
     ("forced clear", |bench| bench.clear(true)),
