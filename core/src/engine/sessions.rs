@@ -41,7 +41,10 @@ enum Phase {
     },
     Found,
     /// Ended by the scheduler; leases linger for a worker on another connection (design §7).
-    Lingering,
+    /// Cells `..left` are still to be touched, and told of.
+    Lingering {
+        left: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +224,9 @@ impl Sessions {
 
     fn touch_some(&mut self, turn: &mut Turn, name: SlotName) -> bool {
         let session = self.sessions.find_mut(name).expect("touched while it exists");
-        let Phase::Touching { left } = &mut session.phase else { return true };
+        let (Phase::Touching { left } | Phase::Lingering { left }) = &mut session.phase else {
+            return true;
+        };
         let mark = turn.out.mark();
         while *left > 0 && !turn.is_spent() {
             *left -= 1;
@@ -236,7 +241,7 @@ impl Sessions {
             turn.out.tell(Fact::ReadReserved { keys, readers: session.readers });
             turn.out.tell(Fact::Accessed { keys });
         }
-        if done {
+        if done && let Phase::Touching { .. } = session.phase {
             session.phase = Phase::Found;
         }
         done
@@ -268,11 +273,6 @@ impl Sessions {
 
     fn find(&self, request: &str) -> Option<SlotName> {
         self.index.get(request).copied()
-    }
-
-    fn is_lingering(&self, name: SlotName) -> bool {
-        let session = self.sessions.find(name);
-        session.is_some_and(|session| matches!(session.phase, Phase::Lingering))
     }
 
     fn is_looking(&self, name: SlotName) -> bool {

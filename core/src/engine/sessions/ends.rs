@@ -72,25 +72,24 @@ impl Sessions {
     pub fn end(&mut self, turn: &mut Turn, request: &str, hashes: &[ChunkHash]) {
         let Some(name) = self.find(request) else { return };
         let session = self.sessions.find(name).expect("found above");
-        if matches!(session.phase, Phase::Lingering) {
+        // It has ended before: the linger does not begin anew (I-13).
+        if let Phase::Lingering { .. } = session.phase {
             return;
         }
         self.touch_all(turn, name, hashes);
-        // It has ended before: the linger does not begin anew (I-13).
-        if self.is_lingering(name) {
-            return;
-        }
         self.settle_untaken(name);
         let unfinished = self.is_looking(name);
         let session = self.sessions.find_mut(name).expect("found above");
         session.hit = if unfinished { 0 } else { session.hit };
         self.answer_waits(turn, name);
         let session = self.sessions.find_mut(name).expect("found above");
-        if unfinished || session.set.units() == 0 {
+        // What is still to be told of is told before its end, however it ends (I-49).
+        let left = session.untold();
+        if unfinished || (session.set.units() == 0 && left == 0) {
             self.end_now(turn, name, LeaseEnd::SessionEnded);
             return;
         }
-        session.phase = Phase::Lingering;
+        session.phase = Phase::Lingering { left };
         if let Some(timer) = session.lease_timer.take() {
             turn.alarms.cancel(timer);
         }
@@ -103,7 +102,7 @@ impl Sessions {
     pub fn leases_expired(&mut self, turn: &mut Turn, name: SlotName) {
         let Some(session) = self.sessions.find_mut(name) else { return };
         session.lease_timer = None;
-        if let Phase::Lingering = session.phase {
+        if let Phase::Lingering { .. } = session.phase {
             self.end_now(turn, name, LeaseEnd::SessionEnded);
             return;
         }

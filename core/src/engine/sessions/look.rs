@@ -61,8 +61,8 @@ impl Session {
     pub(super) fn untold(&self) -> usize {
         match self.phase {
             Phase::Looking { .. } => self.set.len(),
-            Phase::Touching { left } => left,
-            Phase::Found | Phase::Lingering => 0,
+            Phase::Touching { left } | Phase::Lingering { left } => left,
+            Phase::Found => 0,
         }
     }
 

@@ -63,7 +63,7 @@ impl Sessions {
     pub(super) fn take_result(&mut self, turn: &mut Turn, name: SlotName) -> u64 {
         let session = self.sessions.find_mut(name).expect("found by the caller");
         session.last_used = turn.now;
-        if session.taken || matches!(session.phase, Phase::Lingering) {
+        if session.taken || matches!(session.phase, Phase::Lingering { .. }) {
             return 0;
         }
         session.taken = true;
