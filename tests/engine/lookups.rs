@@ -16,6 +16,7 @@ const WORK_UNITS: usize = 8;
 fn slow(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = config(64);
     config.limits.work_units = WORK_UNITS;
+    config.watermark_ppm = 1_000_000;
     change(&mut config);
     config
 }
