@@ -273,6 +273,7 @@ impl Model {
         check(got == 0 || !ran_out, "F30: a hit was told after its leases had run out")?;
         let fits = (session.low as u64..=session.high as u64).contains(&got);
         if got == 0 && is_uncertain {
+            session.last_used.1 = now;
             session.is_vague = true;
             return Ok(());
         }

@@ -116,3 +116,17 @@ fn i52_a_commit_after_a_forced_clear_tells_of_its_end() {
     });
     assert_eq!(told, Some((3, Abort::ForcedClear)));
 }
+
+/// The table of objects grew between a clear and its sweeper, which then went around a larger ring
+/// with as many steps as before and left out the places it had been about. It keeps to the places
+/// that had been used by the time of the clear.
+#[test]
+fn i49_a_sweep_reaches_every_place_of_a_table_that_grows() {
+    let mut driver = Driver::new(config(), 1, 20);
+    driver.store(0, 0..1);
+    driver.ask(SCHEDULER, Call::Clear { force: true });
+    driver.store(1, 0..3);
+    driver.settle();
+    assert_eq!(driver.resident_prefix(0, 0), 0);
+    assert_eq!(driver.bench.engine().status().objects, 3);
+}

@@ -18,9 +18,16 @@ pub struct Epochs {
     cleared: u32,
     /// Objects published before this epoch are gone, held or not.
     forced: u32,
-    /// Where the sweeper is, and how many places it still has to visit: all of them after each
-    /// `clear`, from wherever it is.
-    sweep: (u32, u32),
+    sweep: Sweep,
+}
+
+/// After each `clear` the sweeper visits every place that had been used by then, once around from
+/// wherever it is. Places used later hold nothing that the clear is about.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sweep {
+    at: u32,
+    left: u32,
+    places: u32,
 }
 
 impl Epochs {
@@ -44,16 +51,18 @@ impl L1 {
         if force {
             self.epochs.forced = self.epochs.now;
         }
-        self.epochs.sweep.1 = self.objects.high_water();
+        let sweep = &mut self.epochs.sweep;
+        sweep.places = self.objects.high_water();
+        sweep.left = sweep.places;
     }
 
     /// Frees dead objects, `budget` table entries at the most. True while there is more to do.
     pub fn sweep(&mut self, budget: &mut usize, out: &mut Outbox) -> bool {
-        let (mut at, mut left) = self.epochs.sweep;
+        let Sweep { mut at, mut left, places } = self.epochs.sweep;
         while left > 0 && *budget > 0 {
             *budget -= 1;
             left -= 1;
-            at = if at + 1 < self.objects.high_water() { at + 1 } else { 0 };
+            at = if at + 1 < places { at + 1 } else { 0 };
             if let Some((name, object)) = self.objects.at(at)
                 && object.state != State::Condemned
                 && self.epochs.is_dead(object)
@@ -61,7 +70,7 @@ impl L1 {
                 self.bury(ObjectId(name), out);
             }
         }
-        self.epochs.sweep = (at, left);
+        self.epochs.sweep = Sweep { at, left, places };
         left > 0
     }
 
