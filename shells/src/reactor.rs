@@ -341,7 +341,7 @@ impl<E: Desk> Reactor<E> {
         while let Some((name, bytes)) = self.shared.large.grant() {
             match self.connections.find_mut(name.0) {
                 Some(connection) => {
-                    connection.granted(bytes);
+                    connection.granted(bytes, self.shared.now);
                     list(&mut self.ready, connection, self.shared.stopping);
                 }
                 None => self.shared.large.release(bytes),

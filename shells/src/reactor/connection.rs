@@ -43,6 +43,8 @@ pub struct Connection {
     pub(super) unread_at: usize,
     /// Bytes of the shared budget that this connection was granted for its message.
     pub(super) large_bytes: usize,
+    /// When it was granted the first of them, and what the message had by then.
+    pub(super) large_since: (Instant, usize),
     pub(super) own: OwnRequests,
     pub(super) outgoing: Outgoing,
     /// Nothing can be sent any more; what would be sent is dropped.
@@ -120,6 +122,7 @@ impl Connection {
             unread: Vec::new(),
             unread_at: 0,
             large_bytes: 0,
+            large_since: (now, 0),
             own: OwnRequests::default(),
             outgoing: Outgoing::default(),
             mute: false,
@@ -175,9 +178,14 @@ impl Connection {
         held_bytes > OUTPUT_BYTES_MAX as u64 || self.own.len() >= REQUESTS_PER_CONNECTION_MAX
     }
 
+    /// Whether there are bytes of it that were not decoded, as far as is known.
+    fn has_input(&self) -> bool {
+        self.readable || self.unread_at < self.unread.len()
+    }
+
     /// Whether serving it could bring it forward.
     pub(super) fn wants_service(&self, stopping: bool) -> bool {
-        let input = self.readable || self.unread_at < self.unread.len();
+        let input = self.has_input();
         match self.phase {
             Phase::Verdict(_) => false,
             Phase::Waiting => self.hung_up,
@@ -208,19 +216,37 @@ impl Connection {
     pub(super) fn overdue<E>(&self, shared: &Shared<E>) -> Option<Closing> {
         let (age, still) = (shared.now.since(self.accepted), shared.now.since(self.heard));
         match self.phase {
-            Phase::Discarding | Phase::Waiting => None,
+            Phase::Discarding => None,
             _ if !self.decoder.is_ready() && age >= HANDSHAKE_TIME => {
                 Some(Closing::HandshakeTimeout)
             }
-            Phase::Reading
-                if self.large_bytes > 0
-                    && shared.large.is_contended()
-                    && still >= LARGE_FRAME_TIME =>
+            // Two that wait for more may each hold what the other waits for.
+            Phase::Reading | Phase::Waiting
+                if shared.large.is_contended() && self.blocks_others(shared.now) =>
             {
                 Some(Closing::LargeFrameStalled)
             }
+            Phase::Reading if self.is_begun() && !self.has_input() && still >= MESSAGE_TIME => {
+                Some(Closing::MessageStalled)
+            }
             _ => None,
         }
+    }
+
+    /// Whether it holds some of the shared budget and brings too little for that. A byte now and
+    /// then renews `heard`, hence the average.
+    fn blocks_others(&self, now: Instant) -> bool {
+        let (since, bytes_then) = self.large_since;
+        let held = now.since(since);
+        let expected = u128::from(LARGE_FRAME_BYTES_PER_SECOND) * held.as_millis() / 1000;
+        let slow = (self.message.bytes().saturating_sub(bytes_then) as u128) < expected;
+        let still = now.since(self.heard) >= LARGE_FRAME_TIME;
+        self.large_bytes > 0 && (still || held >= LARGE_FRAME_TIME && slow)
+    }
+
+    /// Whether a message or its inline body has begun and holds memory until it has ended.
+    fn is_begun(&self) -> bool {
+        self.message.is_begun() || self.body.is_some()
     }
 
     /// Writes what is queued, as far as the socket and the turn's share go. True when there is
@@ -343,6 +369,11 @@ const WRITE_BYTES_PER_TURN: usize = 1 << 20;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 /// How long a large frame may stand still while others wait for its share of the budget.
 const LARGE_FRAME_TIME: Duration = Duration::from_secs(10);
+/// What it brings on average, once that time has passed, while others wait.
+const LARGE_FRAME_BYTES_PER_SECOND: u64 = 1 << 20;
+/// How long a message may stand still although nobody waits: what it holds is bounded, but not
+/// free. A client writes a message at one go; one that pauses for as long has left.
+const MESSAGE_TIME: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -354,6 +385,7 @@ mod tests {
     use kvtide_core::config::Config;
     use kvtide_core::effect::Outbox;
     use kvtide_core::front::Front;
+    use kvtide_core::limits::LARGE_FRAME_BUDGET_BYTES;
     use kvtide_core::wire::zmtp::READY_DEALER;
     use mio::net::UnixStream;
 
@@ -404,16 +436,124 @@ mod tests {
         assert_eq!((shared.door.engine.0, shared.counters.closings(why)), (1, 1));
     }
 
-    #[test]
-    fn a_large_frame_that_stands_still_is_closed_only_where_others_wait() {
+    /// Has the peer write and the connection read it, all at the given second.
+    fn bring(
+        shared: &mut Shared<Counting>,
+        (connection, theirs): (&mut Connection, &mut UnixStream),
+        bytes: &[u8],
+        second: u64,
+    ) {
+        shared.now = Instant::from_secs(second);
+        for part in bytes.chunks(64 << 10) {
+            std::io::Write::write_all(theirs, part).expect("the socket has room");
+            connection.readable = true;
+            while connection.serve(shared) == Served::Again {}
+        }
+    }
+
+    /// A handshake and the first two frames of a lookup, then the head of a frame of so many bytes.
+    fn opening(bytes: u64) -> Vec<u8> {
+        let frames = b"\x01\x01u\x01\x01\x08";
+        [&GREETING[..], READY_DEALER, frames, b"\x03", &bytes.to_be_bytes()].concat()
+    }
+
+    /// A connection that has begun a large frame, and another that waits for the budget.
+    fn contended() -> (Shared<Counting>, Connection, UnixStream) {
         let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
-        let mut opening = [&GREETING[..], READY_DEALER].concat();
-        opening.extend(b"\x01\x01u\x01\x01\x08\x03\x00\x00\x00\x00\x03\x00\x00\x00");
-        std::io::Write::write_all(&mut theirs, &opening).expect("the socket has room");
-        (connection.readable, shared.now) = (true, Instant::from_secs(100));
-        assert_eq!(connection.serve(&mut shared), Served::Idle);
-        assert_eq!(connection.large_bytes, 48 << 20);
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(48 << 20), 100);
+        let other = names::Connection(SlotName { index: 9, generation: 0 });
+        assert!(!shared.large.reserve(other, 100 << 20));
+        (shared, connection, theirs)
+    }
+
+    #[test]
+    fn the_frames_of_one_message_together_are_bounded() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        let frame = 5_u64 << 20;
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(frame), 100);
+        bring(&mut shared, (&mut connection, &mut theirs), &vec![0; frame as usize], 100);
+        let rest = (64 << 20) - frame;
+        let head = [&b"\x03"[..], &rest.to_be_bytes()].concat();
+        bring(&mut shared, (&mut connection, &mut theirs), &head, 100);
+        assert_eq!(shared.counters.closings(Closing::FrameTooLarge), 1, "uid and operation count");
+        assert!(!shared.large.is_contended());
+        assert_eq!(shared.large.left_bytes(), LARGE_FRAME_BUDGET_BYTES);
+    }
+
+    #[test]
+    fn who_waits_for_more_while_holding_some_of_the_budget_is_closed() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        let frame = 5_u64 << 20;
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(frame), 100);
+        let other = names::Connection(SlotName { index: 9, generation: 0 });
+        assert!(shared.large.reserve(other, 120 << 20));
+        bring(&mut shared, (&mut connection, &mut theirs), &vec![0; frame as usize], 100);
+        let head = [&b"\x03"[..], &frame.to_be_bytes()].concat();
+        bring(&mut shared, (&mut connection, &mut theirs), &head, 100);
+        assert!(matches!(connection.phase, Phase::Waiting));
+        shared.now = Instant::from_secs(110);
+        assert_eq!(connection.overdue(&shared), Some(Closing::LargeFrameStalled));
+        connection.close(&mut shared, Closing::LargeFrameStalled);
+        assert!(!shared.large.is_contended());
+        // Who waits and holds nothing is in nobody's way, and its time begins with the grant.
+        let (mut patient, mut theirs) = self::connection();
+        assert!(shared.large.reserve(other, 8 << 20));
+        bring(&mut shared, (&mut patient, &mut theirs), &opening(frame), 110);
         shared.now = Instant::from_secs(200);
+        assert_eq!(patient.overdue(&shared), None);
+        shared.large.release(8 << 20);
+        let (_, bytes) = shared.large.grant().expect("there is room");
+        patient.granted(bytes, shared.now);
+        assert!(!shared.large.reserve(other, 8 << 20));
+        assert_eq!(patient.overdue(&shared), None);
+    }
+
+    #[test]
+    fn a_large_frame_that_trickles_is_closed_where_others_wait() {
+        let (mut shared, mut connection, mut theirs) = contended();
+        bring(&mut shared, (&mut connection, &mut theirs), &vec![0; 11 << 20], 110);
+        assert_eq!(connection.overdue(&shared), None, "a megabyte a second is enough");
+        bring(&mut shared, (&mut connection, &mut theirs), &[0], 111);
+        assert_eq!(connection.overdue(&shared), None);
+        bring(&mut shared, (&mut connection, &mut theirs), &[0], 112);
+        assert_eq!(connection.overdue(&shared), Some(Closing::LargeFrameStalled));
+        let other = names::Connection(SlotName { index: 9, generation: 0 });
+        shared.large.forget(other);
+        assert_eq!(connection.overdue(&shared), None, "nobody waits");
+    }
+
+    #[test]
+    fn f55_a_message_that_stands_still_is_closed() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(1 << 20), 100);
+        bring(&mut shared, (&mut connection, &mut theirs), b"some", 120);
+        shared.now = Instant::from_secs(149);
+        assert_eq!(connection.overdue(&shared), None);
+        shared.now = Instant::from_secs(150);
+        assert_eq!(connection.overdue(&shared), Some(Closing::MessageStalled));
+        connection.readable = true;
+        assert_eq!(connection.overdue(&shared), None, "what came is to be read first");
+        connection.readable = false;
+        connection.close(&mut shared, Closing::MessageStalled);
+        assert_eq!(shared.counters.closings(Closing::MessageStalled), 1);
+    }
+
+    #[test]
+    fn a_connection_between_two_messages_may_be_silent_for_ever() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(1), 100);
+        bring(&mut shared, (&mut connection, &mut theirs), b"k\x00\x01s", 100);
+        assert_eq!(shared.counters.messages, 1);
+        shared.now = Instant::from_secs(100_000);
+        assert_eq!(connection.overdue(&shared), None);
+    }
+
+    #[test]
+    fn a_large_frame_that_stands_still_is_closed_sooner_where_others_wait() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(48 << 20), 100);
+        assert_eq!(connection.large_bytes, 48 << 20);
+        shared.now = Instant::from_secs(120);
         assert_eq!(connection.overdue(&shared), None, "nobody waits");
         let other = names::Connection(SlotName { index: 9, generation: 0 });
         assert!(!shared.large.reserve(other, 100 << 20));

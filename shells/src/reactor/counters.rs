@@ -7,14 +7,16 @@ use kvtide_core::wire::zmtp::ZmtpFault;
 pub enum Closing {
     /// The peer does not speak ZMTP as we do.
     Protocol(ZmtpFault),
-    /// A frame over `LARGE_FRAME_BYTES_MAX` that is no inline body.
+    /// A frame that is no inline body and takes its message over `LARGE_FRAME_BYTES_MAX`.
     FrameTooLarge,
     /// A uid or an operation so long that no client sends it; an answer would have to repeat it.
     EnvelopeTooLarge,
     /// The handshake did not end in time.
     HandshakeTimeout,
-    /// A large frame stood still while others waited for its share.
+    /// A large frame stood still, or nearly so, while others waited for its share.
     LargeFrameStalled,
+    /// A message began and did not go on.
+    MessageStalled,
 }
 
 impl Closing {
@@ -25,6 +27,7 @@ impl Closing {
             Closing::EnvelopeTooLarge => "envelope_too_large",
             Closing::HandshakeTimeout => "handshake_timeout",
             Closing::LargeFrameStalled => "large_frame_stalled",
+            Closing::MessageStalled => "message_stalled",
         }
     }
 
@@ -35,6 +38,7 @@ impl Closing {
             Closing::EnvelopeTooLarge => 2,
             Closing::HandshakeTimeout => 3,
             Closing::LargeFrameStalled => 4,
+            Closing::MessageStalled => 5,
         }
     }
 }
@@ -56,7 +60,7 @@ pub struct Counters {
     pub input_bytes: u64,
     pub output_bytes: u64,
     pub fact_batches_dropped: u64,
-    closings: [u64; 5],
+    closings: [u64; 6],
 }
 
 impl Counters {

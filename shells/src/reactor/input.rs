@@ -12,6 +12,7 @@ use kvtide_core::limits::{
     FRAMES_MAX, INPUT_BYTES_PER_TURN, LARGE_FRAME_BYTES_MAX, MESSAGES_PER_TURN,
     SMALL_FRAME_BYTES_MAX,
 };
+use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::append_answer;
 use kvtide_core::wire::operation::{Operation, decode_operation};
 use kvtide_core::wire::request::bin_head;
@@ -159,7 +160,8 @@ impl Connection {
             self.body_bytes = bytes;
             return;
         }
-        if bytes > LARGE_FRAME_BYTES_MAX as u64 {
+        // One message takes at most one large frame's share: it never waits for itself.
+        if bytes.saturating_add(self.message.bytes() as u64) > LARGE_FRAME_BYTES_MAX as u64 {
             return self.close(shared, Closing::FrameTooLarge);
         }
         if index < PAYLOAD_FRAME && bytes > ENVELOPE_FRAME_BYTES_MAX {
@@ -173,7 +175,7 @@ impl Connection {
         let bytes = bytes as usize;
         if self.message.bytes() + bytes > SMALL_FRAME_BYTES_MAX {
             if shared.large.reserve(self.name, bytes) {
-                self.granted(bytes);
+                self.granted(bytes, shared.now);
             } else {
                 self.phase = Phase::Waiting;
             }
@@ -181,8 +183,13 @@ impl Connection {
     }
 
     /// The shared budget has room for the large frame that began.
-    pub(super) fn granted(&mut self, bytes: usize) {
+    pub(super) fn granted(&mut self, bytes: usize, now: Instant) {
+        if self.large_bytes == 0 {
+            self.large_since = (now, self.message.bytes());
+        }
         self.large_bytes += bytes;
+        // Nothing was read while it waited; that is not held against it.
+        self.heard = now;
         self.message.reserve(bytes);
         if let Phase::Waiting = self.phase {
             self.phase = Phase::Reading;

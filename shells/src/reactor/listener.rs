@@ -10,7 +10,8 @@ use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// An address as ZeroMQ writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ impl fmt::Display for ListenAddress {
 pub struct Listener {
     socket: Bound,
     address: ListenAddress,
+    /// The socket file that was made for it.
+    file: Option<FileName>,
     /// An edge came and accepting has not run dry since.
     pub ready: bool,
 }
@@ -87,6 +90,7 @@ pub enum Accepted {
 
 impl Listener {
     pub fn bind(address: &ListenAddress) -> io::Result<Listener> {
+        let mut file = None;
         let (socket, address) = match address {
             ListenAddress::Tcp(address) => {
                 let socket = TcpListener::bind(*address)?;
@@ -94,7 +98,9 @@ impl Listener {
                 (Bound::Tcp(socket), address)
             }
             ListenAddress::Path(path) => {
-                (Bound::Unix(bind_path(path)?), ListenAddress::Path(path.clone()))
+                let socket = bind_path(path)?;
+                file = socket_file(path);
+                (Bound::Unix(socket), ListenAddress::Path(path.clone()))
             }
             ListenAddress::Abstract(name) => {
                 let unix = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
@@ -104,14 +110,15 @@ impl Listener {
                 )
             }
         };
-        Ok(Listener { socket, address, ready: false })
+        Ok(Listener { socket, address, file, ready: false })
     }
 
     /// A TCP address that was taken early (`crate::sockets`) and is listened to from now on.
     pub fn of(socket: std::net::TcpListener) -> io::Result<Listener> {
         socket.set_nonblocking(true)?;
         let address = ListenAddress::Tcp(socket.local_addr()?);
-        Ok(Listener { socket: Bound::Tcp(TcpListener::from_std(socket)), address, ready: false })
+        let socket = Bound::Tcp(TcpListener::from_std(socket));
+        Ok(Listener { socket, address, file: None, ready: false })
     }
 
     /// The bound address; a port of 0 has become a real one.
@@ -171,10 +178,13 @@ impl Listener {
 }
 
 impl Drop for Listener {
-    /// A client that comes later is to be refused, not to knock at a file that nobody serves.
+    /// A client that comes later is to be refused, not to knock at a file that nobody serves. What
+    /// somebody else put there meanwhile is theirs.
     fn drop(&mut self) {
         if let ListenAddress::Path(path) = &self.address {
-            let _ = std::fs::remove_file(path);
+            if self.file.is_some() && socket_file(path) == self.file {
+                let _ = std::fs::remove_file(path);
+            }
         }
     }
 }
@@ -195,12 +205,27 @@ impl Spare {
     }
 }
 
-/// A socket file that nobody serves any more is replaced; one that is served is left alone.
-fn bind_path(path: &PathBuf) -> io::Result<UnixListener> {
+/// Device and inode of a socket file. No other has them while its socket is open.
+type FileName = (u64, u64);
+
+/// The socket file at a path; None where there is nothing or something else.
+fn socket_file(path: &Path) -> Option<FileName> {
+    // A link is not followed: what it leads to is not ours to judge.
+    let found = std::fs::symlink_metadata(path).ok()?;
+    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
+}
+
+/// A socket file that nobody serves any more is replaced; one that is served is left alone, and so
+/// is every other file.
+fn bind_path(path: &Path) -> io::Result<UnixListener> {
     let in_use = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         other => return other,
     };
+    if socket_file(path).is_none() {
+        let why = "a file that is no socket lies at this path";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+    }
     match std::os::unix::net::UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)?;
@@ -252,5 +277,27 @@ mod tests {
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
         drop(first);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_of_ours_is_left_alone() {
+        let folder = std::env::temp_dir().join(format!("kvtide-ipc-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("the name is free");
+        let path = folder.join("precious");
+        let address = ListenAddress::Path(path.clone());
+        std::fs::write(&path, "precious").expect("the folder is ours");
+        let error = Listener::bind(&address).expect_err("it is no socket");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).expect("it is still there"), b"precious");
+
+        std::fs::remove_file(&path).expect("it is there");
+        let ours = Listener::bind(&address).expect("the path is free");
+        std::fs::remove_file(&path).expect("it is there");
+        let theirs = Listener::bind(&address).expect("the path is free");
+        drop(ours);
+        assert!(path.exists(), "it is another's by now");
+        drop(theirs);
+        assert!(!path.exists());
+        std::fs::remove_dir(&folder).expect("it is empty");
     }
 }

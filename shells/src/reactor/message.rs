@@ -56,6 +56,11 @@ impl Message {
         count
     }
 
+    /// Whether a frame has begun.
+    pub fn is_begun(&self) -> bool {
+        self.frames > 0
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
