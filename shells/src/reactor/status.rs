@@ -24,8 +24,8 @@ pub struct ReactorStatus {
 }
 
 /// Most bytes that each table and buffer of the reactor can take, for `--print-memory`. The last
-/// one is for each connection that sends and is sent as much as it may; what it sent is let go of once
-/// its message has stood still for half a minute, so that only those at work keep it.
+/// one is for each connection that sends and is sent as much as it may; what it sent is let go of
+/// once its message has stood still for half a minute, so that only those at work keep it.
 pub fn table_bytes() -> [(&'static str, u64); 6] {
     let buffered = limits::SMALL_FRAME_BYTES_MAX + limits::OUTPUT_BYTES_MAX;
     [
