@@ -181,10 +181,11 @@ impl Drop for Listener {
     /// A client that comes later is to be refused, not to knock at a file that nobody serves. What
     /// somebody else put there meanwhile is theirs.
     fn drop(&mut self) {
-        if let ListenAddress::Path(path) = &self.address {
-            if self.file.is_some() && socket_file(path) == self.file {
-                let _ = std::fs::remove_file(path);
-            }
+        if let ListenAddress::Path(path) = &self.address
+            && self.file.is_some()
+            && socket_file(path) == self.file
+        {
+            let _ = std::fs::remove_file(path);
         }
     }
 }
