@@ -30,7 +30,7 @@ impl News {
     fn line(&self, fact: &Fact) {
         match fact {
             Fact::InstanceRegistered { instance, model, world_size, layers } => {
-                let id = instance.0;
+                let (id, model) = (instance.0, told(model));
                 tracing::info!(
                     "Registered KV cache for GPU ID {id} with {layers} layers \
                      (model {model}, world size {world_size}, engine-driven)"
@@ -53,7 +53,7 @@ impl News {
                 tracing::info!("Instance {id} is not registered here and was told so once");
             }
             Fact::RegistrationRefused { instance, model, reason } => {
-                let id = instance.0;
+                let (id, model) = (instance.0, told(model));
                 tracing::warn!("Registration of instance {id} for model {model} {reason}");
             }
             Fact::Cleared { force } => tracing::info!("L1 is cleared (force={force})"),
@@ -75,5 +75,26 @@ impl News {
 
     fn tokens(&self, chunks: u64) -> u64 {
         chunks * self.chunk_size as u64
+    }
+}
+
+/// A name that came over a socket, as it may stand in a log line: no line breaks or escapes of its
+/// own, and not longer than a line bears.
+fn told(name: &str) -> String {
+    name.escape_debug().take(NAME_CHARS_MAX).collect()
+}
+
+const NAME_CHARS_MAX: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_forge_a_line() {
+        let forged = "m\n[2026-01-01] LMCache ERROR: \u{1b}[31mfire";
+        let line = told(forged);
+        assert!(!line.contains(['\n', '\u{1b}']), "{line}");
+        assert_eq!(told(&"x".repeat(1000)).len(), NAME_CHARS_MAX);
     }
 }
