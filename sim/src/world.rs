@@ -10,7 +10,7 @@ mod heal;
 mod streams;
 
 use crate::bench::{Bench, Lent, Seen};
-use crate::calls::{Call, Range};
+use crate::calls::Call;
 use crate::profile::Profile;
 use crate::transcript::Input;
 use clients::{Group, Process, Request};
@@ -43,7 +43,7 @@ pub(crate) enum Then {
     LookedUp(RequestNumber),
     Queried(RequestNumber),
     Retrieve(RequestNumber),
-    Store(RequestNumber),
+    Store,
 }
 
 #[derive(Clone, Debug)]
@@ -356,14 +356,4 @@ fn document(number: u64, chunks: u64) -> Rc<[ChunkHash]> {
         ChunkHash(bytes)
     };
     (0..chunks).map(hash).collect()
-}
-
-/// The name that a commit gives, as far as a process knows it.
-pub(crate) fn same_transfer(left: &Range, right: &Range) -> bool {
-    left.model == right.model
-        && left.salt == right.salt
-        && left.worker == right.worker
-        && left.first_chunk == right.first_chunk
-        && left.end_chunk == right.end_chunk
-        && left.keys().hashes.last() == right.keys().hashes.last()
 }

@@ -251,8 +251,11 @@ impl Model {
             return check(!session.is_decided, "I-14: still loading, but it had its result");
         };
         if session.is_taken || session.has_ended || forgotten {
-            if !forgotten {
+            // A session that may have been forgotten meanwhile is not surely used anew.
+            if now < session.last_used.0 + self.rules.session_ttl {
                 session.used(now);
+            } else if !forgotten {
+                session.last_used.1 = now;
             }
             return check(got == 0, "I-14: a result was delivered twice");
         }

@@ -152,7 +152,8 @@ impl Model {
         Ok(copy.objects.clone())
     }
 
-    /// The reservation that a body can go into: alone under its name, nothing of it given up.
+    /// The reservation that a body can go into: the request's own, alone under its name, nothing of
+    /// it given up.
     fn pending(&self, name: &Name, transfer: Transfer) -> Option<u64> {
         match self.in_hand(name, transfer)[..] {
             [number] => {
@@ -160,7 +161,9 @@ impl Model {
                     let object = self.object(*object);
                     object.state == State::Staged && !object.forced
                 };
-                self.copies[&number].objects.iter().all(wanted).then_some(number)
+                let copy = &self.copies[&number];
+                let is_own = copy.request == transfer.range.request;
+                (is_own && copy.objects.iter().all(wanted)).then_some(number)
             }
             _ => None,
         }

@@ -118,8 +118,15 @@ impl Model {
         }
     }
 
-    /// Whether an instance has places under the name that such a commit would give.
-    pub fn is_lent(&self, kind: Kind, instance: InstanceId, range: &Range) -> bool {
+    /// Whether an instance has places under the name that such a commit would give, for one
+    /// request or for any.
+    pub fn is_lent(
+        &self,
+        kind: Kind,
+        instance: InstanceId,
+        range: &Range,
+        request: Option<&str>,
+    ) -> bool {
         let last = range.keys().hashes.last().filter(|_| !range.is_empty()).copied();
         self.copies.values().any(|copy| {
             copy.is_lent
@@ -128,6 +135,7 @@ impl Model {
                 && copy.name.first_chunk == range.first_chunk
                 && copy.name.end_chunk == range.end_chunk
                 && copy.name.last == last
+                && request.is_none_or(|request| *copy.request == *request)
         })
     }
 

@@ -167,7 +167,7 @@ impl World {
             Then::LookedUp(request) => self.poll(request),
             Then::Queried(request) => self.queried(request, &answer),
             Then::Retrieve(request) => self.after_retrieve(process, request, call, &answer),
-            Then::Store(request) => self.after_store(process, request, call, &answer),
+            Then::Store => self.after_store(process, call, &answer),
         }
     }
 
@@ -281,33 +281,27 @@ impl World {
         let end = from + 1 + self.rng.below((chunks - from) as u64) as u32;
         let part = range.part(rank, from, end);
         let call = Call::PrepareStore { instance, range: part };
-        self.send(process, call, Then::Store(request));
+        self.send(process, call, Then::Store);
         if end < chunks {
             self.plan(self.profile.gap, Action::StartStore { process, request, from: end });
         }
     }
 
     /// Places are written first, see `streams`; without them the bytes follow inline.
-    fn after_store(
-        &mut self,
-        process: ProcessId,
-        request: RequestNumber,
-        call: Call,
-        answer: &Answer,
-    ) {
+    fn after_store(&mut self, process: ProcessId, call: Call, answer: &Answer) {
         let Call::PrepareStore { instance, range } = call else { return };
         let is_private = *answer == Answer::NoContext;
         let is_empty =
             matches!(answer, Answer::StoreSlots { slots, .. } if slots.start == slots.end);
-        let is_writing = self.is_at_work(instance, &range);
-        let ignores_slots = self.processes[process.0].is_inline && !is_empty;
-        if (is_private && !is_writing) || ignores_slots {
+        let is_inline = self.processes[process.0].is_inline;
+        if is_private || (is_inline && !is_empty) {
             let bytes = self.processes[process.0].layout.bytes().unwrap_or(1);
             let inline_bytes = bytes * range.len() as u64 + 350;
             let call = Call::CommitStore { instance, range, inline_bytes };
-            self.send(process, call, Then::Nothing);
+            // A worker that writes to its slots does not send the same request's bytes as well.
+            let then = if is_inline { Then::Nothing } else { Then::Stray };
+            self.send(process, call, then);
         }
-        let _ = request;
     }
 
     pub(super) fn finish(&mut self, request: RequestNumber) {

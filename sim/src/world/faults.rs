@@ -1,7 +1,7 @@
 //! What goes wrong, as far as it does not lie in how slowly bytes travel.
 
-use super::{Action, ProcessId, Step, Then, World, same_transfer};
-use crate::calls::{Call, Range};
+use super::{Action, ProcessId, Step, Then, World};
+use crate::calls::Call;
 use crate::model::Kind;
 use crate::profile::layout_of;
 use crate::transcript::Input;
@@ -140,22 +140,19 @@ impl World {
         if !matches!(then, Then::Stray) {
             return false;
         }
-        let (kind, instance, range) = match call {
-            Call::CommitStore { instance, range, .. } => (Kind::Store, instance, range),
-            Call::CommitRetrieve { instance, range } => (Kind::Retrieve, instance, range),
-            _ => return false,
-        };
-        self.bench.model.is_lent(kind, *instance, range)
-    }
-
-    /// Whether an instance holds places under this name.
-    pub(super) fn is_at_work(&self, instance: InstanceId, range: &Range) -> bool {
-        self.holdings.values().any(|holding| match &holding.commit {
-            Call::CommitStore { instance: other, range: held, .. }
-            | Call::CommitRetrieve { instance: other, range: held } => {
-                *other == instance && same_transfer(held, range)
+        let model = &self.bench.model;
+        match call {
+            // Slots are committed for whoever has them under this name, bytes for the request.
+            Call::CommitStore { instance, range, inline_bytes: 0 } => {
+                model.is_lent(Kind::Store, *instance, range, None)
+            }
+            Call::CommitStore { instance, range, .. } => {
+                model.is_lent(Kind::Store, *instance, range, Some(&range.request))
+            }
+            Call::CommitRetrieve { instance, range } => {
+                model.is_lent(Kind::Retrieve, *instance, range, None)
             }
             _ => false,
-        })
+        }
     }
 }

@@ -82,6 +82,22 @@ fn i2_a_body_does_not_take_the_slots_of_a_writer_at_work() {
     assert_eq!(driver.commit(0), Some(Answer::Bool(true)));
 }
 
+/// A body whose own request was refused its slots went into those of another request of the same
+/// worker, which was still writing to them. Only the request's own reservation takes a body now.
+#[test]
+fn i2_a_body_does_not_take_another_requests_slots() {
+    let mut driver = Driver::new(config(), 1, 20);
+    let range = driver.range("a", 0, Some(0), 0..3);
+    driver.ask(1, Call::PrepareStore { instance: instance(0), range });
+    let range = driver.range("b", 0, Some(0), 0..3);
+    driver.ask(1, Call::CommitStore { instance: instance(0), range, inline_bytes: 9 });
+    assert!(driver.streams[0].slots.is_empty(), "its bytes have no place");
+    driver.end_stream(0, 3, BodyOutcome::Whole);
+    assert_eq!(driver.bench.engine().status().staged_objects, 3, "the writer has its slots");
+    assert_eq!(driver.commit(0), Some(Answer::Bool(true)));
+    assert_eq!(driver.lookup("c", 0, 3, 1), 3);
+}
+
 /// The leases of a long lookup ran out while its chunks were still being touched: the next turn
 /// touched cells that were gone and the engine panicked. Expiry ends the touching as well.
 #[test]

@@ -56,15 +56,17 @@ impl Copies {
         if left == 0 { Commit::Of(names) } else { Commit::OneOfSeveral }
     }
 
-    /// The one reservation that a body can go into: in the client's hands, alone under its name,
-    /// and nothing of it given up.
+    /// The one reservation that a body can go into: the request's own, in the client's hands, alone
+    /// under its name, and nothing of it given up. Another request's may still be written to.
     pub(super) fn only_pending(
         &self,
         l1: &L1,
         key: &PendingKey,
         by: Committer,
     ) -> Option<SlotName> {
-        let is_wanted = |copy: &Copy| copy.objects.iter().all(|id| l1.can_commit(*id));
+        let is_wanted = |copy: &Copy| {
+            copy.request == by.request && copy.objects.iter().all(|id| l1.can_commit(*id))
+        };
         match self.at_rest(key, by)[..] {
             [name] => self.copies.find(name).is_some_and(is_wanted).then_some(name),
             _ => None,
