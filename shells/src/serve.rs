@@ -1,7 +1,8 @@
 //! Serving: the engine, the reactor and the helper threads on the ground that `server` has laid.
 //!
-//! Here and nowhere else the parts meet. Order at start: memory, engine, telemetry, the engines'
-//! port, operators' port; so a port that accepts means a server that answers. Order at the end:
+//! Here and nowhere else the parts meet. Order at start: memory, engine, telemetry, the
+//! engines' path, operators' port, the engines' port; so a port that accepts means a server that
+//! answers. Order at the end:
 //! the reactor answers what is outstanding, operators' port, telemetry, the segment.
 
 use crate::admin::{Admin, Options, View};
@@ -9,7 +10,8 @@ use crate::admin::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
 use crate::cli::Settings;
 use crate::clock::Clock;
 use crate::reactor::{
-    LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor, ReactorStatus, Signals,
+    Closing, Counters, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor,
+    ReactorStatus,
 };
 use crate::server::grow::{Received, while_serving};
 use crate::server::news::News;
@@ -22,6 +24,7 @@ use kvtide_core::event::Event;
 use kvtide_core::front::Front;
 use kvtide_core::limits::FACT_LANE_BATCHES;
 use kvtide_core::metrics::{FoldConfig, SampleRate};
+use kvtide_core::wire::zmtp::ZmtpFault;
 use kvtide_lanes::Refused;
 use kvtide_lanes::lane::lane;
 use kvtide_lanes::mailbox::Sender;
@@ -31,7 +34,7 @@ use std::time::Duration;
 
 /// Serves until a signal comes. The exit status is the peer's: 130 or 143.
 pub fn serve(ground: Ground) -> Result<u8, StartFault> {
-    let Ground { settings, clock, arena, grower, request, http, metrics } = ground;
+    let Ground { settings, clock, signals, arena, grower, request, http, metrics } = ground;
     let whole = arena.bytes();
     let mut engine = Engine::new(settings.engine.clone());
     let mut first = Outbox::default();
@@ -46,7 +49,7 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     let mut reactor = Reactor::new(parts).map_err(StartFault::world)?;
     // Told once more, so that the gauges stand before the first tick.
     reactor.sender().put(Note::ArenaGrown { bytes }).ok();
-    reactor.watch(Signals::install().map_err(StartFault::world)?).map_err(StartFault::world)?;
+    reactor.watch(signals).map_err(StartFault::world)?;
     let log = settings.fact_log.then(|| News::new(settings.engine.chunk_size));
     let watched = backlog.clone();
     let facts_thread = threads::telemetry(consumer, telemetry, log, watched, clock);
@@ -61,13 +64,11 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
         .map_err(StartFault::world)?;
     }
     let port = request.address().port();
-    reactor.accept_at(request.listen()?).map_err(StartFault::world)?;
     if let Some(path) = &settings.ipc_path {
         let address = ListenAddress::Path(path.clone());
         let failed = |error| StartFault::world(format!("--ipc-path {}: {error}", path.display()));
         reactor.listen(&address).map_err(failed)?;
     }
-    announce_serving(&settings, port);
     let http_port = http.address().port();
     let reach = Reactors {
         sender: reactor.sender(),
@@ -83,11 +84,14 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
         patience: PATIENCE,
     };
     let admin = Admin::start(http, metrics, options).map_err(StartFault::world)?;
+    reactor.accept_at(request.listen()?).map_err(StartFault::world)?;
+    announce_serving(&settings, port);
     announce_http(&settings, http_port);
     let ended = run(&mut reactor);
     admin.stop();
     drop(reactor);
-    facts_thread.join().ok();
+    // It may hang in a write to a log that nobody reads; what it has left is lost then.
+    facts_thread.within(FLUSH_PATIENCE);
     ended
 }
 
@@ -168,10 +172,40 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         longest_event: reactor.turns.longest_event,
         pool_name: reactor.pool_name.clone(),
         usable_bytes: reactor.usable_bytes,
+        large_frame_bytes_left: reactor.large_frame_bytes_left as u64,
+        totals: totals(&reactor.counters).to_vec(),
+        closings: CLOSINGS.map(|why| (why.label(), reactor.counters.closings(why))).to_vec(),
+        turns_by_duration: reactor.turns.buckets.to_vec(),
     }
 }
 
+fn totals(counters: &Counters) -> [(&'static str, u64); 10] {
+    [
+        ("accepted", counters.accepted),
+        ("turned_away_full", counters.turned_away_full),
+        ("turned_away_descriptors", counters.turned_away_descriptors),
+        ("ended", counters.ended),
+        ("messages", counters.messages),
+        ("answers", counters.answers),
+        ("answers_dropped", counters.answers_dropped),
+        ("input_bytes", counters.input_bytes),
+        ("output_bytes", counters.output_bytes),
+        ("fact_batches_dropped", counters.fact_batches_dropped),
+    ]
+}
+
+/// Every reason to close a connection; protocol faults are one.
+const CLOSINGS: [Closing; 6] = [
+    Closing::Protocol(ZmtpFault::Signature),
+    Closing::FrameTooLarge,
+    Closing::EnvelopeTooLarge,
+    Closing::HandshakeTimeout,
+    Closing::LargeFrameStalled,
+    Closing::MessageStalled,
+];
 /// How long an operator's request waits for the reactor.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end waits for the last facts to be worked off (design §7).
+const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
 /// The same keys are sampled on every server and after every restart (spec/metrics §3.3).
 const SAMPLING_SEED: u64 = 0x6B76_7469_6465;

@@ -16,9 +16,12 @@ use crate::arena::{Arena, ArenaError, Grower, Machine, segment};
 use crate::cli::settings::is_yes;
 use crate::cli::{Asked, ConfigFault, EXIT_CONFIG, EXIT_STARTUP, Settings, Start, parse};
 use crate::clock::Clock;
+use crate::reactor::Signals;
 use crate::sockets::{BindError, Bound};
 use crate::{entropy, log, version};
+use grow::BrokenOff;
 use kvtide_core::config::PoolKind;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
@@ -29,6 +32,8 @@ use std::io::{self, IsTerminal, Write};
 pub struct Ground {
     pub settings: Settings,
     pub clock: Clock,
+    /// Taken before memory is, so that no signal leaves a segment behind.
+    pub signals: Signals,
     pub arena: Arena,
     /// Grows the arena while serving; None when all of it is there already.
     pub grower: Option<Grower>,
@@ -77,6 +82,18 @@ impl From<ArenaError> for StartFault {
     }
 }
 
+impl From<BrokenOff> for StartFault {
+    fn from(why: BrokenOff) -> StartFault {
+        match why {
+            BrokenOff::NotWhole(why) => StartFault::world(why),
+            BrokenOff::Signalled(signal) => StartFault {
+                exit: signal.exit_code(),
+                message: "Told to end before L1 was allocated".to_owned(),
+            },
+        }
+    }
+}
+
 /// Runs the program. `serve` serves until it is told to end, and says with which exit status.
 pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFault>) -> u8 {
     let clock = Clock::start();
@@ -85,6 +102,7 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFa
         Ok(Asked::Serve { flags, warnings }) => {
             log::start(clock, variable("LMCACHE_LOG_LEVEL").as_deref());
             show_banner();
+            raise_descriptor_limit();
             let settled = settle(&flags, warnings, clock);
             if let Ok((settings, _)) = &settled
                 && settings.print_memory
@@ -127,6 +145,7 @@ impl Ground {
         for stale in segment::sweep() {
             tracing::info!("Removed segment {stale}, which a server of this user left behind.");
         }
+        let mut signals = Signals::install().map_err(StartFault::world)?;
         let (mut arena, grower) = match settings.engine.pool {
             PoolKind::Shared => Arena::shared(&settings.segment, settings.engine.l1_bytes)?,
             PoolKind::Private => Arena::private(settings.engine.l1_bytes)?,
@@ -136,11 +155,12 @@ impl Ground {
             Some(grower)
         } else {
             let terminal = io::stderr().is_terminal();
-            grow::before_serving(&mut arena, grower, terminal.then_some(&mut io::stderr()))
-                .map_err(StartFault::world)?;
+            let mut stderr = io::stderr();
+            let terminal = terminal.then_some(&mut stderr as &mut dyn Write);
+            grow::before_serving(&mut arena, grower, terminal, || signals.first())?;
             None
         };
-        Ok(Ground { settings, clock, arena, grower, request, http, metrics })
+        Ok(Ground { settings, clock, signals, arena, grower, request, http, metrics })
     }
 }
 
@@ -177,6 +197,13 @@ fn metrics_address(settings: &Settings, port: u16) -> Option<Bound> {
     }
 }
 
+/// Every client is a descriptor, and the usual soft limit is meant for programs that use `select`.
+/// Where it cannot be raised, clients beyond it are turned away and counted.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok();
+}
+
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
@@ -205,6 +232,8 @@ fn print(text: &str, to_stdout: bool, exit: u8) -> u8 {
 fn complain(fault: &StartFault) -> u8 {
     if fault.exit == EXIT_CONFIG {
         eprintln!("{fault}");
+    } else if fault.exit > EXIT_SIGNALLED {
+        tracing::info!("{fault}");
     } else {
         tracing::error!("The server cannot start: {fault}");
         // Before the log is set up, and for whoever filters it.
@@ -213,4 +242,19 @@ fn complain(fault: &StartFault) -> u8 {
         }
     }
     fault.exit
+}
+
+/// Above it, exit statuses name the signal that ended the process.
+const EXIT_SIGNALLED: u8 = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_clients_as_the_system_allows_find_a_descriptor() {
+        raise_descriptor_limit();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
 }

@@ -48,6 +48,14 @@ pub struct ReactorSeen {
     pub pool_name: Option<String>,
     /// Bytes of L1 that have memory behind them.
     pub usable_bytes: u64,
+    /// Left of the budget that large frames share.
+    pub large_frame_bytes_left: u64,
+    /// Counted since start, by name.
+    pub totals: Vec<(&'static str, u64)>,
+    /// Connections that the server closed, by reason.
+    pub closings: Vec<(&'static str, u64)>,
+    /// The `i`th counts turns of `2^i` up to `2^(i+1)` nanoseconds.
+    pub turns_by_duration: Vec<u64>,
 }
 
 /// The way to the reactor's mailbox, to its pulse, and to the telemetry's page.

@@ -195,14 +195,7 @@ impl View {
                 "total": engine.refused_registrations_total,
                 "last": refusals,
             },
-            "reactor": {
-                "connections": reactor.connections,
-                "requests": reactor.requests,
-                "stopping": reactor.stopping,
-                "turns": reactor.turns,
-                "longest_turn_seconds": reactor.longest_turn.as_secs_f64(),
-                "longest_turn_event": reactor.longest_event,
-            },
+            "reactor": own_reactor(reactor),
         })
     }
 
@@ -268,4 +261,47 @@ fn with(mut first: Value, second: &Value) -> Value {
 
 fn ratio(parts_per_million: u64) -> f64 {
     parts_per_million as f64 / 1e6
+}
+
+fn own_reactor(reactor: &ReactorSeen) -> Value {
+    let named = |counts: &[(&'static str, u64)]| -> Map<String, Value> {
+        counts.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect()
+    };
+    let turns = reactor.turns_by_duration.iter().enumerate().filter(|(_, turns)| **turns > 0);
+    let turns: Vec<Value> = turns
+        .map(|(at, turns)| json!({ "below_nanoseconds": 2_u64 << at, "turns": turns }))
+        .collect();
+    json!({
+        "connections": reactor.connections,
+        "requests": reactor.requests,
+        "stopping": reactor.stopping,
+        "turns": reactor.turns,
+        "longest_turn_seconds": reactor.longest_turn.as_secs_f64(),
+        "longest_turn_event": reactor.longest_event,
+        "turns_by_duration": turns,
+        "large_frame_bytes_left": reactor.large_frame_bytes_left,
+        "totals": named(&reactor.totals),
+        "closed_by_us": named(&reactor.closings),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reactors_counters_are_shown_by_name() {
+        let reactor = ReactorSeen {
+            totals: vec![("accepted", 3), ("answers_dropped", 2)],
+            closings: vec![("protocol", 1)],
+            turns_by_duration: vec![0, 0, 5, 0],
+            large_frame_bytes_left: 9,
+            ..ReactorSeen::default()
+        };
+        let shown = own_reactor(&reactor);
+        assert_eq!(shown["totals"], json!({ "accepted": 3, "answers_dropped": 2 }));
+        assert_eq!(shown["closed_by_us"], json!({ "protocol": 1 }));
+        assert_eq!(shown["turns_by_duration"], json!([{ "below_nanoseconds": 8, "turns": 5 }]));
+        assert_eq!(shown["large_frame_bytes_left"], 9);
+    }
 }

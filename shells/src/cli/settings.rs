@@ -53,6 +53,7 @@ impl Settings {
         check_observability(flags, start.environment)?;
         check_coordinator(flags, start.environment)?;
         check_json(flags)?;
+        check_ports(flags)?;
         let segment = segment_of(flags)?;
         let sizing = sizing_of(flags, segment.name.is_some(), start.machine)?;
         warnings.extend(sizing.warnings.iter().cloned());
@@ -211,6 +212,33 @@ fn check_coordinator(
     Ok(())
 }
 
+/// Two listeners cannot share an address, and the system's own complaint would name only one flag.
+/// `--prometheus-port` may be the HTTP port: the metrics are there anyway.
+fn check_ports(flags: &ServerFlags) -> Result<(), ConfigFault> {
+    let (request, http) = (&flags.request, &flags.http);
+    if !share_a_host(&request.host, &http.http_host) {
+        return Ok(());
+    }
+    let others =
+        [("--http-port", Some(http.http_port)), ("--prometheus-port", http.prometheus_port)];
+    match others.iter().find(|(_, port)| request.port != 0 && *port == Some(request.port)) {
+        Some((flag, _)) => Err(ConfigFault::value(format!(
+            "--port and {flag} are both {} on the same host",
+            request.port
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// As far as the names tell, without a look-up.
+fn share_a_host(one: &str, other: &str) -> bool {
+    let plain =
+        |host: &str| if host == "localhost" { "127.0.0.1".to_owned() } else { host.to_owned() };
+    let (one, other) = (plain(one), plain(other));
+    let any = |host: &str| host == "0.0.0.0" || host == "::";
+    one == other || any(&one) || any(&other)
+}
+
 fn check_json(flags: &ServerFlags) -> Result<(), ConfigFault> {
     let plugin = ("--runtime-plugin-config", &flags.others.runtime_plugin_config);
     let modules = flags.others.server_module.iter().map(|text| ("--server-module", text));
@@ -334,6 +362,26 @@ mod tests {
             let fault = resolved(line).expect_err(line);
             let flag = line.split_whitespace().next().expect("a line begins with its flag");
             assert_eq!((fault.exit, fault.message.starts_with(flag)), (1, true), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn equal_ports_of_one_host_are_refused_and_both_named() {
+        for (line, other) in [
+            ("--port 7000 --http-port 7000", "--http-port"),
+            ("--host 0.0.0.0 --http-port 5555", "--http-port"),
+            ("--port 7000 --prometheus-port 7000", "--prometheus-port"),
+        ] {
+            let fault = resolved(line).expect_err(line);
+            assert_eq!(fault.exit, 1);
+            assert!(fault.message.starts_with(&format!("--port and {other}")), "{fault:?}");
+        }
+        for line in [
+            "--host 10.0.0.1 --port 7000 --http-port 7000",
+            "--port 0 --http-port 0",
+            "--http-port 7000 --prometheus-port 7000",
+        ] {
+            assert!(resolved(line).is_ok(), "{line}");
         }
     }
 

@@ -1,10 +1,11 @@
-//! SIGINT and SIGTERM become bytes in two pipes that the reactor polls: nothing of ours runs in a
-//! signal handler, and no thread is needed.
+//! SIGINT, SIGTERM and SIGHUP become bytes in pipes that the reactor polls: nothing of ours runs in
+//! a signal handler, and no thread is needed. A hangup ends the server as SIGTERM does, unless who
+//! started it (`nohup`) wants hangups ignored.
 
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use signal_hook::SigId;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{pipe, unregister};
 use std::io::{self, Read};
 
@@ -28,11 +29,11 @@ impl Signal {
 /// The reading ends of the pipes.
 #[derive(Debug)]
 pub struct Signals {
-    pipes: [(Signal, UnixStream, SigId); 2],
+    pipes: Vec<(Signal, UnixStream, SigId)>,
 }
 
 impl Signals {
-    /// From here on both signals are ours.
+    /// From here on these signals are ours.
     pub fn install() -> io::Result<Signals> {
         let pipe = |signal, number| -> io::Result<(Signal, UnixStream, SigId)> {
             let (reads, writes) = std::os::unix::net::UnixStream::pair()?;
@@ -40,7 +41,10 @@ impl Signals {
             let registration = pipe::register(number, writes)?;
             Ok((signal, UnixStream::from_std(reads), registration))
         };
-        let pipes = [pipe(Signal::Interrupt, SIGINT)?, pipe(Signal::Terminate, SIGTERM)?];
+        let mut pipes = vec![pipe(Signal::Interrupt, SIGINT)?, pipe(Signal::Terminate, SIGTERM)?];
+        if !is_ignored(SIGHUP) {
+            pipes.push(pipe(Signal::Terminate, SIGHUP)?);
+        }
         Ok(Signals { pipes })
     }
 
@@ -49,6 +53,13 @@ impl Signals {
             registry.register(reads, token, Interest::READABLE)?;
         }
         Ok(())
+    }
+
+    /// One signal that came since the last call, if any did.
+    pub fn first(&mut self) -> Option<Signal> {
+        let mut first = None;
+        self.take(|signal| first = first.or(Some(signal)));
+        first
     }
 
     /// Signals that came since the last call, each as often as it is known to have come.
@@ -65,10 +76,35 @@ impl Signals {
     }
 }
 
+/// Whether this process was started with that signal ignored. Where the system does not tell, it
+/// was not.
+fn is_ignored(number: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    is_in_mask(&status, number)
+}
+
+fn is_in_mask(status: &str, number: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (number - 1) & 1 == 1)
+}
+
 impl Drop for Signals {
     fn drop(&mut self) {
         for (_, _, registration) in &self.pipes {
             unregister(*registration);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hangup_that_nohup_ignores_is_found_in_the_mask() {
+        assert!(is_in_mask("Name:\tkvtide\nSigIgn:\t0000000000000001\n", SIGHUP));
+        assert!(!is_in_mask("SigIgn:\t0000000000001000\n", SIGHUP));
+        assert!(!is_in_mask("", SIGHUP));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::arena::sizing::Bytes;
 use crate::arena::{Arena, Grower, Growth};
+use crate::reactor::Signal;
 use std::fmt;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -23,12 +24,22 @@ impl fmt::Display for NotWhole {
     }
 }
 
-/// Grows all of it now (`--no-l1-use-lazy`). `terminal` shows how far it is.
+/// Why L1 is not whole before serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokenOff {
+    NotWhole(NotWhole),
+    /// The operator does not want the server any more.
+    Signalled(Signal),
+}
+
+/// Grows all of it now (`--no-l1-use-lazy`). `terminal` shows how far it is; `signalled` is asked
+/// between any two steps.
 pub fn before_serving(
     arena: &mut Arena,
     grower: Grower,
     mut terminal: Option<&mut dyn Write>,
-) -> Result<(), NotWhole> {
+    mut signalled: impl FnMut() -> Option<Signal>,
+) -> Result<(), BrokenOff> {
     let wanted = arena.bytes();
     let mut ended = Ok(());
     grower.run(|growth| {
@@ -37,9 +48,15 @@ pub fn before_serving(
             show(*terminal, growth, wanted);
         }
         if let Growth::Stopped { usable, error } = growth {
-            ended = Err(NotWhole { usable, wanted, error });
+            ended = Err(BrokenOff::NotWhole(NotWhole { usable, wanted, error }));
         }
-        ControlFlow::Continue(())
+        match signalled() {
+            Some(signal) => {
+                ended = Err(BrokenOff::Signalled(signal));
+                ControlFlow::Break(())
+            }
+            None => ControlFlow::Continue(()),
+        }
     });
     ended
 }
@@ -112,10 +129,19 @@ mod tests {
     fn growing_before_serving_leaves_a_whole_arena_and_a_line_that_says_so() {
         let (mut arena, grower) = Arena::private(BYTES).expect("a MiB can be mapped");
         let mut line = Vec::new();
-        assert_eq!(before_serving(&mut arena, grower, Some(&mut line)), Ok(()));
+        assert_eq!(before_serving(&mut arena, grower, Some(&mut line), || None), Ok(()));
         assert_eq!(arena.usable_bytes(), BYTES);
         let line = String::from_utf8(line).expect("the line is text");
         assert_eq!(line, "\rAllocating L1: 1.0 MiB of 1.0 MiB  \n");
+    }
+
+    #[test]
+    fn a_signal_while_growing_ends_it_after_the_step() {
+        let bytes = 3 * kvtide_core::limits::GROW_STEP_BYTES;
+        let (mut arena, grower) = Arena::private(bytes).expect("address space can be mapped");
+        let ended = before_serving(&mut arena, grower, None, || Some(Signal::Terminate));
+        assert_eq!(ended, Err(BrokenOff::Signalled(Signal::Terminate)));
+        assert_eq!(arena.usable_bytes(), kvtide_core::limits::GROW_STEP_BYTES);
     }
 
     #[test]

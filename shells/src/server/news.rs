@@ -1,19 +1,26 @@
 //! Log lines, made from facts alone. At INFO a line per change of state, none per request; the
 //! texts that users search for (spec/http-cli §4.1) are there per request at DEBUG.
+//!
+//! The one invariant: whoever reaches the socket can neither forge a line nor fill the disk with
+//! them. Texts of a peer are escaped and cut, and refusals that repeat are told once a minute.
 
 use crate::telemetry::FactBatch;
+use kvtide_core::effect::Refusal;
 use kvtide_core::fact::{Fact, InstanceEnd};
+use kvtide_core::names::InstanceId;
+use kvtide_core::time::{Duration, Instant};
 
 /// Tells the log what the facts say.
 #[derive(Debug)]
 pub struct News {
     chunk_size: u32,
     lost: u64,
+    refusals: Refusals,
 }
 
 impl News {
     pub fn new(chunk_size: u32) -> News {
-        News { chunk_size, lost: 0 }
+        News { chunk_size, lost: 0, refusals: Refusals::default() }
     }
 
     pub fn tell(&mut self, batch: &FactBatch) {
@@ -23,14 +30,14 @@ impl News {
             tracing::warn!("Telemetry fell behind: {lost} facts lost, {total} since the start");
         }
         for fact in &batch.facts {
-            self.line(fact);
+            self.line(fact, batch.at);
         }
     }
 
-    fn line(&self, fact: &Fact) {
+    fn line(&mut self, fact: &Fact, now: Instant) {
         match fact {
             Fact::InstanceRegistered { instance, model, world_size, layers } => {
-                let (id, model) = (instance.0, told(model));
+                let (id, model) = (instance.0, shown(model));
                 tracing::info!(
                     "Registered KV cache for GPU ID {id} with {layers} layers \
                      (model {model}, world size {world_size}, engine-driven)"
@@ -53,8 +60,7 @@ impl News {
                 tracing::info!("Instance {id} is not registered here and was told so once");
             }
             Fact::RegistrationRefused { instance, model, reason } => {
-                let (id, model) = (instance.0, told(model));
-                tracing::warn!("Registration of instance {id} for model {model} {reason}");
+                self.refused(*instance, model, *reason, now);
             }
             Fact::Cleared { force } => tracing::info!("L1 is cleared (force={force})"),
             Fact::QuotaChanged => tracing::info!("Quotas have changed"),
@@ -73,28 +79,104 @@ impl News {
         }
     }
 
+    fn refused(&mut self, instance: InstanceId, model: &str, reason: Refusal, now: Instant) {
+        match self.refusals.telling(instance, reason, now) {
+            Telling::Line => {
+                let (id, model) = (instance.0, shown(model));
+                tracing::warn!("Registration of instance {id} for model {model} {reason}");
+            }
+            Telling::Summary => tracing::warn!(
+                "More registrations are refused than this log tells; \
+                 kvtide_refused_registrations_total counts them all"
+            ),
+            Telling::Nothing => {}
+        }
+    }
+
     fn tokens(&self, chunks: u64) -> u64 {
         chunks * self.chunk_size as u64
     }
 }
 
-/// A name that came over a socket, as it may stand in a log line: no line breaks or escapes of its
-/// own, and not longer than a line bears.
-fn told(name: &str) -> String {
-    name.escape_debug().take(NAME_CHARS_MAX).collect()
+/// A text that came from a socket, as a log line can bear it: one line, printable, not too long.
+fn shown(text: &str) -> String {
+    text.escape_debug().take(SHOWN_CHARS_MAX).collect()
 }
 
-const NAME_CHARS_MAX: usize = 128;
+/// What the log says of one refused registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Telling {
+    Line,
+    /// Too many different ones were told lately: one line for all the others.
+    Summary,
+    Nothing,
+}
+
+/// Which refusals were told within the last minute. Never more than `REFUSALS_MAX`, so a client
+/// that makes up instances costs neither memory nor lines.
+#[derive(Debug, Default)]
+struct Refusals {
+    told: Vec<(InstanceId, Refusal, Instant)>,
+    summed_up: Option<Instant>,
+}
+
+impl Refusals {
+    fn telling(&mut self, instance: InstanceId, reason: Refusal, now: Instant) -> Telling {
+        let fresh = |at: Instant| now.since(at) < TELL_EVERY;
+        self.told.retain(|(_, _, at)| fresh(*at));
+        if self.told.iter().any(|(id, why, _)| (*id, *why) == (instance, reason)) {
+            return Telling::Nothing;
+        }
+        if self.told.len() < REFUSALS_MAX {
+            self.told.push((instance, reason, now));
+            return Telling::Line;
+        }
+        if self.summed_up.is_some_and(fresh) {
+            return Telling::Nothing;
+        }
+        self.summed_up = Some(now);
+        Telling::Summary
+    }
+}
+
+/// Characters of a peer's text in one line.
+const SHOWN_CHARS_MAX: usize = 128;
+/// Refusals that are remembered, and lines about them in a minute.
+const REFUSALS_MAX: usize = 64;
+/// How often the same refusal is told.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_forge_a_line() {
-        let forged = "m\n[2026-01-01] LMCache ERROR: \u{1b}[31mfire";
-        let line = told(forged);
-        assert!(!line.contains(['\n', '\u{1b}']), "{line}");
-        assert_eq!(told(&"x".repeat(1000)).len(), NAME_CHARS_MAX);
+    fn a_text_of_a_peer_stays_one_short_line() {
+        assert_eq!(shown("m\n[t] LMCache ERROR: \u{1b}[2J"), "m\\n[t] LMCache ERROR: \\u{1b}[2J");
+        assert_eq!(shown(&"x".repeat(100_000)).len(), SHOWN_CHARS_MAX);
+        assert_eq!(shown("org/model-7B"), "org/model-7B");
+    }
+
+    #[test]
+    fn a_refusal_that_repeats_is_told_once_a_minute() {
+        let mut refusals = Refusals::default();
+        let id = InstanceId(7);
+        let mut tell = |reason, second| refusals.telling(id, reason, Instant::from_secs(second));
+        assert_eq!(tell(Refusal::ServerDriven, 1), Telling::Line);
+        assert_eq!(tell(Refusal::ServerDriven, 60), Telling::Nothing);
+        assert_eq!(tell(Refusal::Rope, 60), Telling::Line);
+        assert_eq!(tell(Refusal::ServerDriven, 61), Telling::Line);
+    }
+
+    #[test]
+    fn made_up_instances_bring_a_bounded_number_of_lines() {
+        let mut refusals = Refusals::default();
+        let mut count = [0; 3];
+        for id in 0..10_000 {
+            let at = Instant::from_secs(1);
+            count[refusals.telling(InstanceId(id), Refusal::Model, at) as usize] += 1;
+        }
+        assert_eq!(count, [REFUSALS_MAX, 1, 10_000 - REFUSALS_MAX - 1]);
+        assert_eq!(refusals.told.len(), REFUSALS_MAX);
     }
 }

@@ -9,7 +9,9 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 /// What the thread has taken from the lane and not worked off yet.
 #[derive(Debug, Default)]
@@ -33,6 +35,30 @@ impl Backlog {
     }
 }
 
+/// A thread that is waited for at the end, but not for ever: it may hang in a write to a log that
+/// nobody reads.
+#[derive(Debug)]
+pub struct Ending {
+    /// Closed when the thread has ended, in whichever way.
+    over: Receiver<()>,
+}
+
+impl Ending {
+    fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Ending> {
+        let (running, over) = mpsc::channel();
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _running = running;
+            work();
+        })?;
+        Ok(Ending { over })
+    }
+
+    /// Whether it has ended within this time.
+    pub fn within(&self, patience: Duration) -> bool {
+        self.over.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
 /// Starts it. A batch that makes it panic is dropped and counted, and the next one is taken as if
 /// nothing had happened (design §7).
 pub fn telemetry(
@@ -41,8 +67,8 @@ pub fn telemetry(
     mut news: Option<News>,
     backlog: Arc<Backlog>,
     clock: Clock,
-) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name("telemetry".to_owned()).spawn(move || {
+) -> io::Result<Ending> {
+    Ending::spawn("telemetry", move || {
         let mut batches = Vec::new();
         while facts.wait(&mut batches) || !batches.is_empty() {
             for (at, batch) in batches.iter().enumerate() {
@@ -62,4 +88,19 @@ pub fn telemetry(
             backlog.is(0, clock.now());
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_hangs_is_not_waited_for_for_ever() {
+        let (release, held) = mpsc::channel::<()>();
+        let ending = Ending::spawn("hangs", move || assert!(held.recv().is_err()));
+        let ending = ending.expect("a thread can be had");
+        assert!(!ending.within(Duration::ZERO));
+        drop(release);
+        assert!(ending.within(Duration::from_secs(60)));
+    }
 }
