@@ -301,12 +301,17 @@ fn registrations_are_served_or_refused_with_a_reason() {
     let dtype = registration(&[("dtype_str", b"\xa7float17".to_vec())]);
     assert_eq!(register(&dtype), ok("RegisterRefused unknown_dtype"));
     let text_id = registration(&[("instance_id", b"\xa11".to_vec())]);
-    let malformed = Answer::Refused(Refusal::Malformed("instance_id is not an int"));
-    assert_eq!(register(&text_id), no(malformed, RequestFault::Malformed));
-    let large = vec![0; (1 << 20) + 1];
-    let (answer, fault) = register(&large);
-    assert!(answer.starts_with("Refused"), "{answer}");
-    assert_eq!(fault, Some(RequestFault::Malformed));
+    let malformed = ("RegisterRefused malformed".to_owned(), Some(RequestFault::Malformed));
+    assert_eq!(register(&text_id), malformed);
+    assert_eq!(register(&vec![0; (1 << 20) + 1]), malformed);
+    let (mut front, mut out) = (Front::new(&config()), Outbox::default());
+    let frames: [&[u8]; 3] = [b"uid", &[14], &text_id];
+    match front.step(&mut front.begin(Body::Here), &frames, &mut 1000, &mut out) {
+        Step::Ask(Ask::RegisterRefused { reason, .. }) => {
+            assert_eq!(reason, Refusal::Malformed("instance_id is not an int"));
+        }
+        other => panic!("the engine refuses it, naming the field: {other:?}"),
+    }
 
     let config = Config { transfer_modes: TransferModes::ServerDriven, ..config() };
     let whole = registration(&[]);
