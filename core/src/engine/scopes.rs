@@ -278,3 +278,37 @@ impl Scopes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::Dtype;
+
+    fn key(tenant: TenantId) -> ScopeKey {
+        let rank = KvRank::of(1, 0).expect("a world of one");
+        let dtype = Dtype::named("float16").expect("a known type");
+        let layout = Layout { planes: 2, layers: 1, slots: 16, hidden: 8, dtype };
+        ScopeKey { tenant, rank, group: 0, layout }
+    }
+
+    /// Scopes that nothing uses once kept every tenant named for ever, so the server refused new
+    /// salts after the 4096th.
+    #[test]
+    fn i48_unused_names_give_way_and_used_ones_stay() {
+        let mut scopes = Scopes::new(1);
+        let mut facts = Vec::new();
+        let kept = scopes.name_tenant("m", "kept", &mut facts).expect("the table is empty");
+        let used = scopes.name_scope(key(kept)).expect("the table is empty");
+        scopes.retain(used);
+        for salt in 0..2 * limits::TENANTS_MAX {
+            let salt = alloc::format!("s{salt}");
+            let tenant = scopes.name_tenant("m", &salt, &mut facts).expect("idle names give way");
+            assert_ne!(tenant, kept);
+            assert!(scopes.name_scope(key(tenant)).is_some_and(|scope| scope != used));
+        }
+        assert_eq!(scopes.tenant("m", "kept"), Some(kept));
+        assert_eq!(scopes.scope(&key(kept)), Some(used));
+        assert_eq!(scopes.tenant_of(used), kept);
+        assert_eq!(scopes.tenant("m", "s0"), None);
+    }
+}
