@@ -99,6 +99,7 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFa
     let clock = Clock::start();
     let ended = match parse(args) {
         Ok(Asked::Print { text, to_stdout, exit }) => return print(&text, to_stdout, exit),
+        Ok(Asked::Bench(flags)) => return crate::bench::run(*flags),
         Ok(Asked::Serve { flags, warnings }) => {
             log::start(clock, variable("LMCACHE_LOG_LEVEL").as_deref());
             show_banner();
