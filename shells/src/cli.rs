@@ -44,6 +44,9 @@ enum Task {
     /// Measure servers of this protocol, two of them in turn
     #[command(infer_long_args = true, term_width = 100)]
     Bench(Box<BenchFlags>),
+    /// The yardstick of `bench --floor`, which starts it
+    #[command(name = crate::bench::floor::VERB, hide = true)]
+    BenchFloor { chunk_tokens: u32 },
 }
 
 /// What was asked for.
@@ -53,6 +56,8 @@ pub enum Asked {
     Serve { flags: Box<ServerFlags>, warnings: Vec<String> },
     /// Measure.
     Bench(Box<BenchFlags>),
+    /// Be the yardstick of a measurement.
+    BenchFloor { chunk_tokens: u32 },
     /// Print this and exit: help, a version, a complaint.
     Print { text: String, to_stdout: bool, exit: u8 },
 }
@@ -116,6 +121,7 @@ pub fn parse(args: Vec<OsString>) -> Result<Asked, ConfigFault> {
             Ok(Asked::Serve { flags, warnings })
         }
         Task::Bench(flags) => Ok(Asked::Bench(flags)),
+        Task::BenchFloor { chunk_tokens } => Ok(Asked::BenchFloor { chunk_tokens }),
     }
 }
 

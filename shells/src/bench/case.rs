@@ -1,16 +1,23 @@
 //! What is measured, case by case. A case is prepared once for each server and then measured in
 //! rounds, the servers taking turns.
 
+use super::bystander::Bystander;
 use super::candidate::{Candidate, Instance, Kind};
 use super::fault::BenchFault;
 use super::figures::Figures;
 use super::flags::{BenchFlags, Part};
 use super::latency::{Lookup, Noop};
 use super::load::{Closed, Crowd, Open};
+use super::transfer::{Retrieve, Store};
 
 /// A case that stands ready at one server.
 pub trait Stand {
     fn measure(&mut self, candidate: &mut Candidate) -> Result<Figures, BenchFault>;
+
+    /// After the last round.
+    fn finish(&mut self, _: &mut Candidate) -> Result<(), BenchFault> {
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +26,9 @@ pub enum Case {
     Lookup { hit: bool, chunks: u64 },
     Closed { connections: usize },
     Open,
+    Store { object_bytes: u64 },
+    Retrieve { object_bytes: u64 },
+    Bystander,
 }
 
 impl Case {
@@ -35,7 +45,15 @@ impl Case {
                 connections.map(|&connections| Case::Closed { connections }).collect()
             }
             Part::Open => vec![Case::Open],
-            Part::Transfer | Part::Bystander | Part::Memory => Vec::new(),
+            Part::Transfer => {
+                let sizes = flags.object_kib.iter().map(|kib| kib << 10);
+                let both =
+                    |object_bytes| [Case::Store { object_bytes }, Case::Retrieve { object_bytes }];
+                sizes.flat_map(both).collect()
+            }
+            Part::Bystander => vec![Case::Bystander],
+            // Read before and after everything else.
+            Part::Memory => Vec::new(),
         }
     }
 
@@ -48,6 +66,9 @@ impl Case {
             Case::Closed { connections: 1 } => "1 connection".to_owned(),
             Case::Closed { connections } => format!("{connections} connections"),
             Case::Open => format!("{OPEN_CONNECTIONS} connections"),
+            Case::Store { object_bytes } => format!("store {}", size(object_bytes)),
+            Case::Retrieve { object_bytes } => format!("retrieve {}", size(object_bytes)),
+            Case::Bystander => "16 chunks".to_owned(),
         }
     }
 
@@ -57,14 +78,16 @@ impl Case {
             || matches!(self, Case::Noop | Case::Lookup { .. } | Case::Closed { .. } | Case::Open)
     }
 
+    /// None: this server does not offer what the case needs.
     pub fn prepare(
         self,
         candidate: &mut Candidate,
         instance: &Instance,
         flags: &BenchFlags,
-    ) -> Result<Box<dyn Stand>, BenchFault> {
+    ) -> Result<Option<Box<dyn Stand>>, BenchFault> {
         let nanos = (flags.seconds * 1e9) as u64;
-        Ok(match self {
+        let transfer_bytes = flags.transfer_mib << 20;
+        Ok(Some(match self {
             Case::Noop => Box::new(Noop::new(nanos)),
             Case::Lookup { hit, chunks } => {
                 Box::new(Lookup::new(candidate, instance, chunks, hit, nanos)?)
@@ -76,8 +99,22 @@ impl Case {
                 let crowd = Crowd::new(candidate, instance, OPEN_CONNECTIONS, nanos)?;
                 Box::new(Open::new(candidate, crowd, flags.rate)?)
             }
-        })
+            Case::Store { object_bytes } => {
+                let store = Store::new(candidate, object_bytes, transfer_bytes)?;
+                return Ok(store.map(|store| Box::new(store) as Box<dyn Stand>));
+            }
+            Case::Retrieve { object_bytes } => {
+                let retrieve = Retrieve::new(candidate, object_bytes, transfer_bytes)?;
+                return Ok(retrieve.map(|retrieve| Box::new(retrieve) as Box<dyn Stand>));
+            }
+            Case::Bystander => Box::new(Bystander::new(candidate, instance, nanos)?),
+        }))
     }
+}
+
+fn size(bytes: u64) -> String {
+    let kib = bytes >> 10;
+    if kib.is_multiple_of(1024) { format!("{} MiB", kib >> 10) } else { format!("{kib} KiB") }
 }
 
 /// The title of a part's table.

@@ -55,6 +55,27 @@ pub const LAG_P99_US: Metric = Metric::plain("generator_lag_p99_us", "lag p99 us
 pub const SERVER_CPU_US: Metric = Metric::less("server_cpu_us", "server CPU us");
 pub const GENERATOR_CPU_US: Metric = Metric::plain("generator_cpu_us", "generator CPU us");
 
+/// Transfers: bytes per second with everything that an engine waits for, and of the copy alone.
+pub const FIGURE_GB_S: Metric = Metric { digits: 2, ..Metric::more("gb_s", "GB/s") };
+pub const COPY_GB_S: Metric = Metric { digits: 2, ..Metric::plain("plain_copy_gb_s", "copy GB/s") };
+pub const COPY_SHARE: Metric = Metric { digits: 3, ..Metric::more("of_plain_copy", "of copy") };
+pub const PROTOCOL_MS: Metric =
+    Metric { digits: 3, ..Metric::less("protocol_ms_per_request", "protocol ms") };
+
+/// Bystanders: alone, and beside somebody's large prompts.
+pub const IDLE_P50_US: Metric = Metric::plain("idle_p50_us", "idle p50 us");
+pub const IDLE_P99_US: Metric = Metric::less("idle_p99_us", "idle p99 us");
+pub const BESIDE_P50_US: Metric = Metric::plain("beside_p50_us", "beside p50 us");
+pub const BESIDE_P99_US: Metric = Metric::less("beside_p99_us", "beside p99 us");
+pub const SLOWER: Metric =
+    Metric { digits: 2, ..Metric::less("beside_to_idle_p99", "beside/idle") };
+pub const LARGE_PER_S: Metric =
+    Metric { digits: 1, ..Metric::more("large_prompts_per_s", "large/s") };
+
+/// Resident memory: beyond the pool, and of it.
+pub const OWN_MIB: Metric = Metric::less("beyond_pool_mib", "beyond pool MiB");
+pub const SHARED_MIB: Metric = Metric::plain("pool_mib", "pool MiB");
+
 /// The figures of one measurement. None: not known.
 pub type Figures = Vec<(Metric, Option<f64>)>;
 

@@ -1,7 +1,9 @@
 //! The flags of `kvtide bench`.
 
 use super::line::Url;
+use crate::cli::values::spelling;
 use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
@@ -58,9 +60,10 @@ pub struct BenchFlags {
     /// Process of the other server
     #[arg(long, value_name = "PID", requires = "vs")]
     pub vs_pid: Option<u32>,
-    /// Names of the servers in tables
+    /// Name of the first server in tables
     #[arg(long, default_value = "url")]
     pub name: String,
+    /// Name of the other server in tables
     #[arg(long, default_value = "vs", value_name = "NAME")]
     pub vs_name: String,
     /// Every figure of every round, as JSON
@@ -103,6 +106,21 @@ impl BenchFlags {
 
     pub fn measures(&self, part: Part) -> bool {
         self.parts.contains(&part)
+    }
+
+    /// What the figures depend on, for the JSON file.
+    pub fn describe(&self) -> Value {
+        let parts = self.parts.iter().map(|part| spelling(*part));
+        json!({
+            "parts": parts.collect::<Vec<_>>(),
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "connections": self.connections,
+            "chunks": self.chunks,
+            "rate": self.rate,
+            "object_kib": self.object_kib,
+            "transfer_mib": self.transfer_mib,
+        })
     }
 }
 

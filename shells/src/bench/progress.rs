@@ -22,9 +22,16 @@ impl Progress {
         self.0.inc(1);
     }
 
+    /// A remark, not a figure.
+    pub fn note(&self, text: &str) {
+        self.0.suspend(|| eprintln!("{text}"));
+    }
+
     /// Prints below what is there already, the bar being out of the way.
     pub fn print(&self, text: &str) {
-        self.0.suspend(|| println!("{text}"));
+        if !text.is_empty() {
+            self.0.suspend(|| println!("{text}"));
+        }
     }
 }
 

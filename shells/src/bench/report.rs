@@ -3,6 +3,7 @@
 use super::case::title;
 use super::figures::{Figures, Metric};
 use super::flags::Part;
+use crate::cli::values::spelling;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -155,10 +156,6 @@ impl Report {
             "rounds": records.collect::<Vec<_>>(),
         })
     }
-}
-
-fn spelling(part: Part) -> String {
-    part.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 fn object(figures: &Figures) -> Value {
