@@ -74,6 +74,10 @@ fn bench(flags: &BenchFlags) -> Result<(), BenchFault> {
 /// Connects to the servers, and to the yardstick last.
 fn connect(flags: &BenchFlags, stop: &Stop) -> Result<(Vec<Candidate>, Option<Floor>), BenchFault> {
     let mut candidates = Vec::new();
+    if flags.measures(Part::Transfer) && flags.vs.as_ref() == Some(&flags.url) {
+        let what = "--vs: transfers clear the cache, so they need another server than --url";
+        return Err(BenchFault::new(what));
+    }
     let first = (&flags.name, &flags.url, flags.server_pid, "--server-pid");
     let second = flags.vs.as_ref().map(|url| (&flags.vs_name, url, flags.vs_pid, "--vs-pid"));
     for (name, url, pid, flag) in std::iter::once(first).chain(second) {

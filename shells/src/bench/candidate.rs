@@ -12,6 +12,8 @@ use kvtide_core::wire::fields::{FreeMap, Wire};
 use kvtide_core::wire::msgpack::Reader;
 use kvtide_core::wire::operation::Operation;
 use kvtide_core::wire::request::EngineDrivenRegistration;
+use std::thread;
+use std::time::Duration;
 
 /// What the candidate is measured as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,26 +174,37 @@ impl Candidate {
         Prompt::of(instance, &tokens, 0)
     }
 
-    /// A prompt that is stored whole, with whatever the pool holds.
+    /// A prompt that is stored whole, with whatever the pool holds. A server that has just been
+    /// started may still be growing its pool, and one that is full evicts in its own time.
     pub fn stored(&mut self, instance: &Instance, chunks: u64) -> Result<Prompt, BenchFault> {
-        let tokens = self.tokens(chunks);
-        let key = Candidate::key(instance, &tokens, Some(0));
+        let mut found = 0;
+        for _ in 0..STORE_ATTEMPTS {
+            self.stop.check()?;
+            let tokens = self.tokens(chunks);
+            found = self.store(instance, &tokens)?;
+            if found == chunks {
+                return Ok(Prompt::of(instance, &tokens, chunks));
+            }
+            thread::sleep(STORE_PAUSE);
+        }
+        Err(self.url.fault(format!(
+            "prepare_store gives {found} of {chunks} slots; is its pool too small?"
+        )))
+    }
+
+    /// Stores as many chunks as the server has room for; how many.
+    fn store(&mut self, instance: &Instance, tokens: &[u32]) -> Result<u64, BenchFault> {
+        let key = Candidate::key(instance, tokens, Some(0));
         let prepare = Message::with_key(Operation::PrepareStore, &key, instance.number);
         let commit = Message::with_key(Operation::CommitStore, &key, instance.number);
         let id = self.ids.next_id();
         let slots = slots_of(self.control.call(&prepare, id)?.value()?);
         let found = slots.map_or(0, |slots| slots.len() as u64);
-        if found != chunks {
-            return Err(self.url.fault(format!(
-                "prepare_store gives {found} of {chunks} slots; is its pool too small?"
-            )));
-        }
-        let committed = self.control.call(&commit, id)?.value()?;
-        if committed != Some(&[MSGPACK_TRUE]) {
+        if found > 0 && self.control.call(&commit, id)?.value()? != Some(&[MSGPACK_TRUE]) {
             return Err(self.url.fault("commit_store does not say true"));
         }
         self.control.call(&self.session.end, id)?.done()?;
-        Ok(Prompt::of(instance, &tokens, chunks))
+        Ok(found)
     }
 }
 
@@ -246,6 +259,9 @@ pub fn slots_of(value: Option<&[u8]>) -> Option<Vec<Slot>> {
     each.collect()
 }
 
+/// Ten seconds and more.
+const STORE_ATTEMPTS: u32 = 200;
+const STORE_PAUSE: Duration = Duration::from_millis(50);
 const MSGPACK_TRUE: u8 = 0xc3;
 const PLANES: u64 = 2;
 const NUMBER_BYTES: u64 = 2;

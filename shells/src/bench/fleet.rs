@@ -48,10 +48,10 @@ pub struct Outcome {
     pub done: u64,
     pub nanos: u64,
     pub latency: Histogram<u64>,
-    /// How much later than due the generator sent.
+    /// How much later than it could the generator sent.
     pub lag: Histogram<u64>,
     pub server_cpu_us: Option<f64>,
-    pub generator_cpu_us: f64,
+    pub generator_cpu_us: Option<f64>,
     pub hog_done: u64,
 }
 

@@ -119,9 +119,9 @@ impl Stand for Lookup {
 }
 
 /// The two columns of processor time.
-pub fn push_cpu(figures: &mut Figures, (server, own): (Option<f64>, f64)) {
+pub fn push_cpu(figures: &mut Figures, (server, own): (Option<f64>, Option<f64>)) {
     figures.push((SERVER_CPU_US, server));
-    figures.push((GENERATOR_CPU_US, Some(own)));
+    figures.push((GENERATOR_CPU_US, own));
 }
 
 const WARM_CALLS: u32 = 50;

@@ -74,12 +74,15 @@ impl Usage {
         Usage { server: process.and_then(Process::cpu_nanos), own: own_cpu_nanos() }
     }
 
-    /// Microseconds per piece of work since then: the server's, and ours.
-    pub fn per(self, process: Option<Process>, pieces: u64) -> (Option<f64>, f64) {
+    /// Microseconds per piece of work since then: the server's, and ours. None of no work.
+    pub fn per(self, process: Option<Process>, pieces: u64) -> (Option<f64>, Option<f64>) {
+        if pieces == 0 {
+            return (None, None);
+        }
         let now = Usage::now(process);
-        let each = |nanos: u64| nanos as f64 / 1e3 / pieces.max(1) as f64;
+        let each = |nanos: u64| nanos as f64 / 1e3 / pieces as f64;
         let server = now.server.zip(self.server).map(|(now, then)| each(now.saturating_sub(then)));
-        (server, each(now.own - self.own))
+        (server, Some(each(now.own - self.own)))
     }
 }
 
@@ -133,9 +136,10 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         let (_, own) = before.per(Some(this), 1);
-        assert!(own >= 2000.0, "{own}");
+        assert!(own >= Some(2000.0), "{own:?}");
         assert!(this.cpu_nanos() > Some(0) && this.is_alive());
         assert_eq!(before.per(None, 1).0, None, "nothing is said of a process that is not known");
+        assert_eq!(before.per(Some(this), 0), (None, None), "nor of no work");
     }
 
     #[test]

@@ -142,7 +142,12 @@ impl Traffic {
             source,
             clear: Message::new(Operation::Clear, &[&force]),
         };
-        // Unmeasured, so that whatever is done once is done.
+        // Unmeasured, so that whatever is done once is done; and a pool that has just been made is
+        // not whole at once.
+        traffic.clear(candidate)?;
+        for _ in 0..count {
+            candidate.stored(&instance, chunks)?;
+        }
         traffic.clear(candidate)?;
         traffic.store(candidate)?;
         traffic.clear(candidate)?;

@@ -11,7 +11,8 @@ pub struct Run<'p> {
     pub load: Load<'p>,
     pub begin: u64,
     pub end: u64,
-    idle: Vec<usize>,
+    /// Connections without a request, and since when.
+    idle: Vec<(usize, u64)>,
     /// When requests that nobody has begun yet were due.
     pub due: VecDeque<u64>,
     next_due: u64,
@@ -20,7 +21,7 @@ pub struct Run<'p> {
     /// When a server last said something.
     pub heard: u64,
     usage: Option<Usage>,
-    cpu: Option<(Option<f64>, f64)>,
+    cpu: Option<(Option<f64>, Option<f64>)>,
     pub outcome: Outcome,
 }
 
@@ -31,7 +32,7 @@ impl<'p> Run<'p> {
             load,
             begin,
             end: begin + load.nanos,
-            idle: (0..members).rev().collect(),
+            idle: (0..members).rev().map(|index| (index, now)).collect(),
             due: VecDeque::new(),
             next_due: now,
             rng: Rng::new(seed),
@@ -45,7 +46,7 @@ impl<'p> Run<'p> {
                 latency: latencies(),
                 lag: latencies(),
                 server_cpu_us: None,
-                generator_cpu_us: 0.0,
+                generator_cpu_us: None,
                 hog_done: 0,
             },
         }
@@ -83,11 +84,12 @@ impl<'p> Run<'p> {
             Pace::Closed => (now < self.end).then_some(now)?,
             Pace::Open { .. } => *self.due.front()?,
         };
-        let index = self.idle.pop()?;
+        let (index, free_since) = self.idle.pop()?;
         if self.load.pace != Pace::Closed {
             self.due.pop_front();
             if due >= self.begin {
-                note(&mut self.outcome.lag, now.saturating_sub(due));
+                // Waiting for a connection is the server's doing, not the generator's.
+                note(&mut self.outcome.lag, now.saturating_sub(due.max(free_since)));
             }
         }
         Some((index, due))
@@ -102,7 +104,7 @@ impl<'p> Run<'p> {
 
     /// A request that was due then has ended now.
     pub fn ended(&mut self, index: usize, due: u64, now: u64) {
-        self.idle.push(index);
+        self.idle.push((index, now));
         let counts = match self.load.pace {
             Pace::Closed => (self.begin..self.end).contains(&now),
             // Late ones, too: they are what the open loop is for.
@@ -158,6 +160,9 @@ mod tests {
         assert_eq!(run.outcome.done, 1, "a request that ends late counts");
         assert!(run.outcome.latency.max() >= 6_900_000_000);
         assert!(!run.is_over(u64::MAX), "others are still due");
+        assert_eq!(run.outcome.lag.max(), 500);
+        run.next(7_000_000_001);
+        assert_eq!(run.outcome.lag.max(), 500, "it had to wait for the connection");
     }
 
     #[test]
