@@ -16,6 +16,7 @@ mod unserved;
 
 pub use settings::{Settings, Start};
 
+use crate::bench::flags::BenchFlags;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flags::ServerFlags;
 use std::ffi::OsString;
@@ -40,6 +41,12 @@ enum Task {
     /// Keep KV for engines; without flags on port 5555, sized to this container
     #[command(infer_long_args = true, args_override_self = true, term_width = 100)]
     Server(Box<ServerFlags>),
+    /// Measure servers of this protocol, two of them in turn
+    #[command(infer_long_args = true, term_width = 100)]
+    Bench(Box<BenchFlags>),
+    /// The yardstick of `bench --floor`, which starts it
+    #[command(name = crate::bench::floor::VERB, hide = true)]
+    BenchFloor { chunk_tokens: u32 },
 }
 
 /// What was asked for.
@@ -47,6 +54,10 @@ enum Task {
 pub enum Asked {
     /// Serve. `warnings` are to be logged once logging is set up.
     Serve { flags: Box<ServerFlags>, warnings: Vec<String> },
+    /// Measure.
+    Bench(Box<BenchFlags>),
+    /// Be the yardstick of a measurement.
+    BenchFloor { chunk_tokens: u32 },
     /// Print this and exit: help, a version, a complaint.
     Print { text: String, to_stdout: bool, exit: u8 },
 }
@@ -103,10 +114,15 @@ pub fn parse(args: Vec<OsString>) -> Result<Asked, ConfigFault> {
         Ok(line) => line,
         Err(error) => return Ok(complaint(&error)),
     };
-    let Task::Server(flags) = line.task;
-    let server = matches.subcommand_matches("server").expect("the only command was parsed");
-    let warnings = unserved::judge(server)?;
-    Ok(Asked::Serve { flags, warnings })
+    match line.task {
+        Task::Server(flags) => {
+            let server = matches.subcommand_matches("server").expect("this command was parsed");
+            let warnings = unserved::judge(server)?;
+            Ok(Asked::Serve { flags, warnings })
+        }
+        Task::Bench(flags) => Ok(Asked::Bench(flags)),
+        Task::BenchFloor { chunk_tokens } => Ok(Asked::BenchFloor { chunk_tokens }),
+    }
 }
 
 fn complaint(error: &clap::Error) -> Asked {

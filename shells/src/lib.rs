@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod arena;
+pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod entropy;

@@ -18,7 +18,7 @@ use crate::cli::{Asked, ConfigFault, EXIT_CONFIG, EXIT_STARTUP, Settings, Start,
 use crate::clock::Clock;
 use crate::reactor::Signals;
 use crate::sockets::{BindError, Bound};
-use crate::{entropy, log, version};
+use crate::{bench, entropy, log, version};
 use grow::BrokenOff;
 use kvtide_core::config::PoolKind;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -99,6 +99,8 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFa
     let clock = Clock::start();
     let ended = match parse(args) {
         Ok(Asked::Print { text, to_stdout, exit }) => return print(&text, to_stdout, exit),
+        Ok(Asked::Bench(flags)) => return bench::run(*flags),
+        Ok(Asked::BenchFloor { chunk_tokens }) => return bench::floor::serve(chunk_tokens),
         Ok(Asked::Serve { flags, warnings }) => {
             log::start(clock, variable("LMCACHE_LOG_LEVEL").as_deref());
             show_banner();
