@@ -72,6 +72,8 @@ pub const SUPERBLOCK_BYTES_MAX: u64 = 64 << 20;
 pub const SIZE_CLASSES_MAX: usize = 256;
 /// The arena is grown in steps of this size.
 pub const GROW_STEP_BYTES: u64 = 64 << 20;
+/// Where memory is short, steps shrink to this.
+pub const GROW_STEP_BYTES_MIN: u64 = 2 << 20;
 
 /// Sampled chunks whose life in L1 is followed (spec/metrics §3.2).
 pub const LIFECYCLE_KEYS_MAX: usize = 100_000;

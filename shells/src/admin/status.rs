@@ -209,6 +209,8 @@ impl View {
             "name": reactor.pool_name,
             "configured_bytes": engine.configured_bytes,
             "usable_bytes": reactor.usable_bytes,
+            "waits_for_memory": reactor.pool_waits,
+            "name_removed": reactor.pool_is_unnamed,
         })
     }
 
