@@ -182,6 +182,8 @@ impl View {
                 "staged": engine.staged_bytes,
                 "leased": engine.leased_bytes,
                 "condemned": engine.condemned_bytes,
+                "lent": engine.lent_bytes,
+                "lent_max": engine.lent_bytes_max,
             },
             "condemned_objects": engine.condemned_objects,
             "evicted_objects": engine.evicted_objects,
