@@ -2,7 +2,8 @@
 //!
 //! Heads by hash, and one link per index: inserting and removing are O(1), nothing is ever moved
 //! or rehashed, and no tombstones gather, so that no request pays for another's removal
-//! (design §2). Keys are not kept here; the caller compares.
+//! (design §2). Keys are not kept here; the caller compares. Links are kept plus one, so that an
+//! empty table is all zeros and takes memory only as it fills.
 
 use alloc::vec::Vec;
 
@@ -16,7 +17,7 @@ pub struct Chains {
 impl Chains {
     /// For indices in `0..limit`, with at least one head per index.
     pub fn with_limit(limit: usize) -> Chains {
-        assert!(limit < NONE as usize, "an index has 32 bits");
+        assert!(limit < u32::MAX as usize, "an index plus one has 32 bits");
         let heads = limit.next_power_of_two().max(1);
         Chains { heads: alloc::vec![NONE; heads], next: alloc::vec![NONE; limit], len: 0 }
     }
@@ -28,12 +29,13 @@ impl Chains {
 
     /// The first index under `hash` for which `is_same` holds.
     pub fn find(&self, hash: u64, mut is_same: impl FnMut(u32) -> bool) -> Option<u32> {
-        let mut index = self.heads[self.head(hash)];
-        while index != NONE {
+        let mut link = self.heads[self.head(hash)];
+        while link != NONE {
+            let index = link - 1;
             if is_same(index) {
                 return Some(index);
             }
-            index = self.next[index as usize];
+            link = self.next[index as usize];
         }
         None
     }
@@ -42,7 +44,7 @@ impl Chains {
     pub fn insert(&mut self, hash: u64, index: u32) {
         let head = self.head(hash);
         self.next[index as usize] = self.heads[head];
-        self.heads[head] = index;
+        self.heads[head] = index + 1;
         self.len += 1;
     }
 
@@ -50,19 +52,20 @@ impl Chains {
     pub fn remove(&mut self, hash: u64, index: u32) -> bool {
         let head = self.head(hash);
         let after = self.next[index as usize];
-        if self.heads[head] == index {
+        if self.heads[head] == index + 1 {
             self.heads[head] = after;
             self.len -= 1;
             return true;
         }
-        let mut at = self.heads[head];
-        while at != NONE {
-            if self.next[at as usize] == index {
-                self.next[at as usize] = after;
+        let mut link = self.heads[head];
+        while link != NONE {
+            let at = link as usize - 1;
+            if self.next[at] == index + 1 {
+                self.next[at] = after;
                 self.len -= 1;
                 return true;
             }
-            at = self.next[at as usize];
+            link = self.next[at];
         }
         false
     }
@@ -82,7 +85,7 @@ impl Chains {
     }
 }
 
-const NONE: u32 = u32::MAX;
+const NONE: u32 = 0;
 
 #[cfg(test)]
 mod tests {

@@ -49,6 +49,8 @@ pub struct Limits {
     pub told: usize,
     pub tickets: usize,
     pub waits: usize,
+    /// Share of L1 that clients may hold for writing at once, parts per million.
+    pub lent_ppm: u64,
 }
 
 impl Default for Limits {
@@ -61,7 +63,39 @@ impl Default for Limits {
             told: limits::TOLD_MAX,
             tickets: limits::TICKETS_MAX,
             waits: limits::WAITS_MAX,
+            lent_ppm: limits::LENT_PPM_MAX,
         }
+    }
+}
+
+impl Limits {
+    /// Every table holds something, and its entries and its timers have 32-bit names.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        // Taken apart, so that a new limit is not forgotten.
+        let Limits { work_units, sessions, lease_cells, instances, told, tickets, waits, lent_ppm } =
+            *self;
+        let tables = [
+            ("limits.work_units", work_units, 2),
+            ("limits.sessions", sessions, 1),
+            ("limits.lease_cells", lease_cells, 1),
+            ("limits.instances", instances, 1),
+            ("limits.told", told, 1),
+            ("limits.tickets", tickets, 1),
+            ("limits.waits", waits, 1),
+        ];
+        for (field, entries, least) in tables {
+            if entries < least {
+                let rule = if least == 1 { "is at least 1" } else { "is at least 2" };
+                return Err(ConfigError { field, rule });
+            }
+            if entries > TABLE_ENTRIES_MAX {
+                return Err(ConfigError { field, rule: "is at most 268435456" });
+            }
+        }
+        if lent_ppm == 0 || lent_ppm > 1_000_000 {
+            return Err(ConfigError { field: "limits.lent_ppm", rule: "lies in 1..=1000000" });
+        }
+        Ok(())
     }
 }
 
@@ -143,11 +177,11 @@ impl Config {
             (self.l1_align_bytes >= 64, "--l1-align-bytes", "is at least 64"),
             (self.l1_align_bytes <= 1 << 20, "--l1-align-bytes", "is at most 1 MiB"),
             (self.l1_bytes >= 1 << 20, "--l1-size-gb", "is at least 1 MiB"),
+            (self.l1_bytes <= 1 << 50, "--l1-size-gb", "is at most 1 PiB"),
             (self.l1_objects_max >= 1, "--l1-objects-max", "is at least 1"),
-            (self.l1_objects_max <= 1 << 28, "--l1-objects-max", "is at most 268435456"),
+            (self.l1_objects_max <= TABLE_ENTRIES_MAX, "--l1-objects-max", "is at most 268435456"),
             (self.watermark_ppm <= 1_000_000, "--eviction-trigger-watermark", "lies in 0..1"),
             (self.ratio_ppm <= 1_000_000, "--eviction-ratio", "lies in 0..1"),
-            (self.limits.work_units >= 2, "limits.work_units", "is at least 2"),
             (!self.write_ttl.is_zero(), "--l1-write-ttl-seconds", "is more than 0"),
             (!self.read_ttl.is_zero(), "--l1-read-ttl-seconds", "is more than 0"),
             (!self.session_ttl.is_zero(), "--session-ttl-seconds", "is more than 0"),
@@ -164,7 +198,63 @@ impl Config {
         ];
         match rules.iter().find(|(holds, _, _)| !holds) {
             Some((_, field, rule)) => Err(ConfigError { field, rule }),
-            None => Ok(()),
+            None => self.limits.check(),
+        }
+    }
+
+    /// Bytes of L1 that clients may hold for writing at once.
+    pub fn lent_bytes_max(&self) -> u64 {
+        (self.l1_bytes as u128 * self.limits.lent_ppm as u128 / 1_000_000) as u64
+    }
+}
+
+/// Entries of any one table: two tickets per copy and all timers together still have 32-bit names.
+const TABLE_ENTRIES_MAX: usize = 1 << 28;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Break = fn(&mut Config, usize);
+
+    #[test]
+    fn p3_every_limit_is_checked_and_named() {
+        let breaks: [(&str, Break); 8] = [
+            ("limits.work_units", |config, value| config.limits.work_units = value),
+            ("limits.sessions", |config, value| config.limits.sessions = value),
+            ("limits.lease_cells", |config, value| config.limits.lease_cells = value),
+            ("limits.instances", |config, value| config.limits.instances = value),
+            ("limits.told", |config, value| config.limits.told = value),
+            ("limits.tickets", |config, value| config.limits.tickets = value),
+            ("limits.waits", |config, value| config.limits.waits = value),
+            ("limits.lent_ppm", |config, value| config.limits.lent_ppm = value as u64),
+        ];
+        assert_eq!(Config::default().check(), Ok(()));
+        for (field, set) in breaks {
+            for value in [0, usize::MAX] {
+                let mut config = Config::default();
+                set(&mut config, value);
+                let named = config.check().expect_err("no table has this size").field;
+                assert_eq!(named, field, "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn f46_sizes_that_no_table_can_have_are_named_by_their_flag() {
+        let breaks: [(&str, Break, usize); 7] = [
+            ("--chunk-size", |config, value| config.chunk_size = value as u32, 0),
+            ("--l1-align-bytes", |config, value| config.l1_align_bytes = value as u64, 96),
+            ("--l1-align-bytes", |config, value| config.l1_align_bytes = value as u64, 2 << 20),
+            ("--l1-size-gb", |config, value| config.l1_bytes = value as u64, 4096),
+            ("--l1-size-gb", |config, value| config.l1_bytes = value as u64, usize::MAX),
+            ("--l1-objects-max", |config, value| config.l1_objects_max = value, 0),
+            ("--l1-objects-max", |config, value| config.l1_objects_max = value, 1 << 29),
+        ];
+        for (field, set, value) in breaks {
+            let mut config = Config::default();
+            set(&mut config, value);
+            assert_eq!(config.check().map_err(|error| error.field), Err(field), "{value}");
         }
     }
 }

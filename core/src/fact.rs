@@ -102,6 +102,8 @@ pub enum NoRoom {
     Growing,
     ObjectTable,
     SizeClasses,
+    /// Writers hold as much as they may in all.
+    Lent,
     /// Behind the first chunk without room, and so not tried (F37).
     Trimmed,
 }
@@ -113,6 +115,7 @@ impl NoRoom {
             NoRoom::Growing => "growing",
             NoRoom::ObjectTable => "object_table",
             NoRoom::SizeClasses => "size_classes",
+            NoRoom::Lent => "lent",
             NoRoom::Trimmed => "trimmed",
         }
     }

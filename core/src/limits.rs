@@ -28,6 +28,9 @@ pub const TENANTS_MAX: usize = 4096;
 pub const SCOPES_MAX: usize = 65_536;
 /// Effects and client copies in flight.
 pub const TICKETS_MAX: usize = 65_536;
+/// Share of L1 whose slots clients may hold for writing at once, parts per million. It bounds what
+/// clients that have stopped can turn into condemned memory.
+pub const LENT_PPM_MAX: u64 = 500_000;
 /// Parked `wait_prefetch_status` calls.
 pub const WAITS_MAX: usize = 65_536;
 /// Tenant quotas.
@@ -72,6 +75,8 @@ pub const SUPERBLOCK_BYTES_MAX: u64 = 64 << 20;
 pub const SIZE_CLASSES_MAX: usize = 256;
 /// The arena is grown in steps of this size.
 pub const GROW_STEP_BYTES: u64 = 64 << 20;
+/// Where memory is short, steps shrink to this.
+pub const GROW_STEP_BYTES_MIN: u64 = 2 << 20;
 
 /// Sampled chunks whose life in L1 is followed (spec/metrics §3.2).
 pub const LIFECYCLE_KEYS_MAX: usize = 100_000;
@@ -87,3 +92,12 @@ const _: () = assert!(SUPERBLOCK_BYTES_MIN.is_power_of_two(), "superblocks are p
 const _: () = assert!(SUPERBLOCK_BYTES_MAX.is_power_of_two(), "superblocks are powers of two");
 const _: () = assert!(REQUEST_CHUNKS_MAX <= WORK_UNITS, "one row of a request fits one turn");
 const _: () = assert!(SMALL_FRAME_BYTES_MAX < LARGE_FRAME_BYTES_MAX, "small is less than large");
+const _: () = assert!(LARGE_FRAME_BYTES_MAX <= LARGE_FRAME_BUDGET_BYTES, "any one frame fits");
+const _: () = assert!(INPUT_BYTES_PER_TURN <= SMALL_FRAME_BYTES_MAX, "a turn reads a part");
+const _: () = assert!(REQUEST_CHUNKS_MAX <= LEASE_CELLS_MAX, "one request can be leased whole");
+const _: () = assert!(REQUESTS_PER_CONNECTION_MAX <= REQUESTS_MAX, "one connection has its share");
+const _: () =
+    assert!(MEMO_SESSIONS_MAX <= SESSIONS_MAX, "the memo remembers no more than there is");
+const _: () = assert!(GROW_STEP_BYTES.is_multiple_of(GROW_STEP_BYTES_MIN), "steps halve evenly");
+const _: () = assert!(GROW_STEP_BYTES_MIN >= SUPERBLOCK_BYTES_MIN, "a step can be published");
+const _: () = assert!(LENT_PPM_MAX <= 1_000_000, "a share is a part");

@@ -4,21 +4,23 @@
 //! The mapping has its final size at once, but memory comes in steps: the [`Grower`] allocates and
 //! populates on a helper thread, and bytes are used only once it has reported them. The one
 //! invariant: every access lies within the bytes reported so far, which have memory behind them, so
-//! no access faults.
+//! no access faults. Whoever else may write to a segment can also cut it short; so its bytes are
+//! moved by the kernel only (`pwrite` in, gathered writes out), to which a missing page is an error
+//! and no signal.
 
 pub mod grow;
 pub mod machine;
 pub mod segment;
 pub mod sizing;
 
-pub use grow::{Grower, Growth};
-pub use machine::Machine;
+pub use grow::{Condition, Grower, Growth};
+pub use machine::{Machine, SharedMount};
 pub use segment::{Segment, SegmentError, SegmentOptions};
 pub use sizing::{NoPool, Sizing, Wanted};
 
 use kvtide_core::names::{ArenaId, Place};
 use kvtide_gpu::host::HostRegion;
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::fmt;
 use std::io::IoSlice;
@@ -35,8 +37,18 @@ pub struct Arena {
     /// First bytes that have memory behind them.
     usable: u64,
     segment: Option<Segment>,
+    news: PoolNews,
     /// Keeps the mapping behind `region`; the grower holds the other share.
     _mapping: Arc<Mapping>,
+}
+
+/// What is out of order with the pool, absolute: a lost report is made up for by the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolNews {
+    /// Why L1 has not its full size yet; it is tried again and again.
+    pub waits: Option<Errno>,
+    /// Somebody has removed the segment's name: engines that start now cannot map it.
+    pub is_unnamed: bool,
 }
 
 /// A place that does not lie within the usable bytes of this arena.
@@ -53,11 +65,20 @@ impl fmt::Display for Outside {
     }
 }
 
+/// Why bytes did not get into a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyFault {
+    Outside(Outside),
+    /// The segment does not take them: somebody has cut it short.
+    Lost(Errno),
+}
+
 /// Why there is no arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArenaError {
     Segment(SegmentError),
     Map { bytes: u64, error: Errno },
+    HugePages { bytes: u64, error: Errno },
 }
 
 impl fmt::Display for ArenaError {
@@ -66,6 +87,10 @@ impl fmt::Display for ArenaError {
             ArenaError::Segment(error) => error.fmt(f),
             ArenaError::Map { bytes, error } => {
                 write!(f, "cannot map {} for L1: {error}", sizing::Bytes(*bytes))
+            }
+            ArenaError::HugePages { bytes, error } => {
+                let bytes = sizing::Bytes(*bytes);
+                write!(f, "--l1-use-hugepages: no {bytes} of pages of 2 MiB can be had: {error}")
             }
         }
     }
@@ -76,29 +101,31 @@ impl Arena {
     pub fn shared(options: &SegmentOptions, bytes: u64) -> Result<(Arena, Grower), ArenaError> {
         let segment = Segment::create(options, bytes).map_err(ArenaError::Segment)?;
         let mapping = Mapping::shared(&segment, bytes)?;
-        let file =
-            fcntl_dupfd_cloexec(&segment, 0).map_err(|error| ArenaError::Map { bytes, error })?;
-        Ok(Arena::over(mapping, Some(segment), Some(file)))
+        Arena::over(mapping, Some(segment))
     }
 
     /// Memory that only this process sees.
     pub fn private(bytes: u64) -> Result<(Arena, Grower), ArenaError> {
-        Ok(Arena::over(Mapping::private(bytes)?, None, None))
+        Arena::over(Mapping::private(bytes)?, None)
     }
 
-    fn over(
-        mapping: Mapping,
-        segment: Option<Segment>,
-        file: Option<rustix::fd::OwnedFd>,
-    ) -> (Arena, Grower) {
+    /// The same in pages of 2 MiB, all of them reserved at once.
+    pub fn huge(bytes: u64) -> Result<(Arena, Grower), ArenaError> {
+        Arena::over(Mapping::huge(bytes)?, None)
+    }
+
+    fn over(mapping: Mapping, segment: Option<Segment>) -> Result<(Arena, Grower), ArenaError> {
+        let bytes = mapping.bytes as u64;
         let mapping = Arc::new(mapping);
         // SAFETY: the mapping is as long as the region says and outlives it, as the arena holds a
         // share. Within this process bytes are written through this region only, except by the
         // grower, which stays above what it has reported and thus above `usable`. Clients write to
         // slots that were lent to them, which nobody reads before their commit (design P1).
         let region = unsafe { HostRegion::new(mapping.base, mapping.bytes) };
-        let grower = Grower::new(mapping.clone(), file);
-        (Arena { region, usable: 0, segment, _mapping: mapping }, grower)
+        let grower = Grower::new(mapping.clone(), segment.as_ref());
+        let grower = grower.map_err(|error| ArenaError::Map { bytes, error })?;
+        let news = PoolNews::default();
+        Ok((Arena { region, usable: 0, segment, news, _mapping: mapping }, grower))
     }
 
     /// The grower has reported that the first `bytes` are usable. Never shrinks.
@@ -121,6 +148,27 @@ impl Arena {
         self.segment.as_ref().map(Segment::name)
     }
 
+    /// The grower's news of the pool; each change is told once.
+    pub fn hear(&mut self, news: PoolNews) {
+        let before = std::mem::replace(&mut self.news, news);
+        if let (Some(error), None) = (news.waits, before.waits) {
+            let (usable, whole) = (sizing::Bytes(self.usable), sizing::Bytes(self.bytes()));
+            tracing::warn!(
+                "L1 stays at {usable} of {whole}: no more memory ({error}); it is tried again"
+            );
+        }
+        if let (true, false, Some(name)) = (news.is_unnamed, before.is_unnamed, self.pool_name()) {
+            tracing::warn!(
+                "The name of segment {name} was removed from outside: engines that have mapped it \
+                 go on, others send their KV inside messages until this server is started again"
+            );
+        }
+    }
+
+    pub fn news(&self) -> PoolNews {
+        self.news
+    }
+
     /// Lends a place for reading. The engine pins it until the borrower's ending.
     pub fn slice(&self, place: Place) -> Result<&[u8], Outside> {
         self.check(place)?;
@@ -136,14 +184,17 @@ impl Arena {
     }
 
     /// Copies inline bytes into a place, `skip` bytes from its start.
-    pub fn copy_in(&mut self, place: Place, skip: u64, from: &[u8]) -> Result<(), Outside> {
-        self.check(place)?;
-        let outside = Outside { place, usable: self.usable };
+    pub fn copy_in(&mut self, place: Place, skip: u64, from: &[u8]) -> Result<(), CopyFault> {
+        self.check(place).map_err(CopyFault::Outside)?;
+        let outside = CopyFault::Outside(Outside { place, usable: self.usable });
         let fits = skip.checked_add(from.len() as u64).is_some_and(|end| end <= place.bytes);
         if !fits {
             return Err(outside);
         }
-        self.region.copy_in(place.offset + skip, from).map_err(|_| outside)
+        match &self.segment {
+            None => self.region.copy_in(place.offset + skip, from).map_err(|_| outside),
+            Some(segment) => write_all(segment, from, place.offset + skip).map_err(CopyFault::Lost),
+        }
     }
 
     fn check(&self, place: Place) -> Result<(), Outside> {
@@ -153,6 +204,19 @@ impl Arena {
         }
         Err(Outside { place, usable: self.usable })
     }
+}
+
+/// Writes all of `from` to the file, which has the room unless somebody has cut it.
+fn write_all(segment: &Segment, mut from: &[u8], mut offset: u64) -> Result<(), Errno> {
+    while !from.is_empty() {
+        let written = retry_on_intr(|| pwrite(segment, from, offset))?;
+        if written == 0 {
+            return Err(Errno::NOSPC);
+        }
+        from = &from[written..];
+        offset += written as u64;
+    }
+    Ok(())
 }
 
 /// The address range itself; unmapped when arena and grower are both gone.
@@ -180,9 +244,20 @@ impl Mapping {
     }
 
     fn private(bytes: u64) -> Result<Mapping, ArenaError> {
+        Mapping::anonymous(bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+
+    fn huge(bytes: u64) -> Result<Mapping, ArenaError> {
+        let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        Mapping::anonymous(bytes, flags).map_err(|error| match error {
+            ArenaError::Map { bytes, error } => ArenaError::HugePages { bytes, error },
+            other => other,
+        })
+    }
+
+    fn anonymous(bytes: u64, flags: MapFlags) -> Result<Mapping, ArenaError> {
         let map = |length| {
             let access = ProtFlags::READ | ProtFlags::WRITE;
-            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             // SAFETY: a new mapping at an address of the kernel's choosing touches no memory that
             // this process uses.
             unsafe { mmap_anonymous(ptr::null_mut(), length, access, flags) }
@@ -199,10 +274,13 @@ impl Mapping {
         let address = map(length).map_err(failed)?;
         let base = NonNull::new(address.cast()).ok_or(failed(Errno::NOMEM))?;
         let mapping = Mapping { base, bytes: length };
-        // Payload has no place in a crash dump, and a dump of this size helps nobody. Where the
-        // kernel does not know the advice nothing is lost.
-        // SAFETY: the range is the mapping that was just made; the advice does not change contents.
-        unsafe { madvise(address, length, Advice::LinuxDontDump) }.ok();
+        // Payload has no place in a crash dump, and a dump of this size helps nobody. All of it is
+        // used, so large pages cost nothing where the system lends them to those who ask. Where the
+        // kernel does not know an advice nothing is lost.
+        for advice in [Advice::LinuxDontDump, Advice::LinuxHugepage] {
+            // SAFETY: the range is the mapping that was just made; neither advice changes contents.
+            unsafe { madvise(address, length, advice) }.ok();
+        }
         Ok(mapping)
     }
 }
@@ -226,7 +304,7 @@ mod tests {
         Place { arena: L1, offset, bytes }
     }
 
-    fn grown(mut arena: Arena, grower: Grower) -> Arena {
+    fn grown(mut arena: Arena, mut grower: Grower) -> Arena {
         grower.run(|growth| {
             arena.grown_to(growth.usable());
             std::ops::ControlFlow::Continue(())
@@ -239,7 +317,7 @@ mod tests {
         let (mut arena, grower) = Arena::private(BYTES).expect("a MiB can be mapped");
         let outside = Outside { place: place(0, 1), usable: 0 };
         assert_eq!(arena.slice(place(0, 1)), Err(outside));
-        assert_eq!(arena.copy_in(place(0, 1), 0, b"x"), Err(outside));
+        assert_eq!(arena.copy_in(place(0, 1), 0, b"x"), Err(CopyFault::Outside(outside)));
         let arena = grown(arena, grower);
         assert_eq!(arena.usable_bytes(), BYTES);
         assert_eq!(arena.slice(place(0, 1)), Ok(&[0][..]));
@@ -258,10 +336,9 @@ mod tests {
         assert!(past.is_empty());
 
         let usable = BYTES;
-        let over = arena.copy_in(slot, 6, b"tide");
-        assert_eq!(over, Err(Outside { place: slot, usable }), "not into the neighbour");
-        let over = arena.copy_in(slot, u64::MAX, b"tide");
-        assert_eq!(over, Err(Outside { place: slot, usable }));
+        let outside = CopyFault::Outside(Outside { place: slot, usable });
+        assert_eq!(arena.copy_in(slot, 6, b"tide"), Err(outside), "not into the neighbour");
+        assert_eq!(arena.copy_in(slot, u64::MAX, b"tide"), Err(outside));
         for bad in [place(BYTES - 1, 2), place(u64::MAX, 2), place(1, u64::MAX)] {
             assert_eq!(arena.slice(bad), Err(Outside { place: bad, usable }));
         }

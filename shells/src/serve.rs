@@ -7,13 +7,13 @@
 
 use crate::admin::{Admin, Options, View};
 use crate::admin::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
-use crate::cli::Settings;
+use crate::cli::{EXIT_STARTUP, Settings};
 use crate::clock::Clock;
 use crate::reactor::{
     Closing, Counters, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor,
     ReactorStatus,
 };
-use crate::server::grow::{Received, while_serving};
+use crate::server::grow::{Received, Word, while_serving};
 use crate::server::news::News;
 use crate::server::threads::{self, Backlog};
 use crate::server::{Ground, StartFault, announce_http, announce_serving};
@@ -30,6 +30,7 @@ use kvtide_lanes::lane::lane;
 use kvtide_lanes::mailbox::Sender;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 /// Serves until a signal comes. The exit status is the peer's: 130 or 143.
@@ -54,15 +55,9 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     let watched = backlog.clone();
     let facts_thread = threads::telemetry(consumer, telemetry, log, watched, clock);
     let facts_thread = facts_thread.map_err(StartFault::world)?;
-    if let Some(grower) = grower {
-        let sender = reactor.sender();
-        while_serving(grower, whole, move |bytes| match sender.put(Note::ArenaGrown { bytes }) {
-            Ok(()) => Received::Taken,
-            Err(Refused::Full(_)) => Received::NotNow,
-            Err(Refused::Closed(_)) => Received::Ended,
-        })
+    let sender = reactor.sender();
+    while_serving(grower, whole, move |word| hear(&sender, word), thread::sleep)
         .map_err(StartFault::world)?;
-    }
     let port = request.address().port();
     if let Some(path) = &settings.ipc_path {
         let address = ListenAddress::Path(path.clone());
@@ -93,6 +88,25 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     // It may hang in a write to a log that nobody reads; what it has left is lost then.
     facts_thread.within(FLUSH_PATIENCE);
     ended
+}
+
+/// What the arena's helper says, on its thread.
+fn hear(sender: &Sender<Note<Engine>>, word: Word) -> Received {
+    let note = match word {
+        Word::Grown(bytes) => Note::ArenaGrown { bytes },
+        Word::Pool(news) => Note::Pool(news),
+        Word::Torn => {
+            // Nothing that L1 holds can be trusted any more, and no answer is better than a wrong
+            // one: engines compute anew, and whoever watches starts a new server.
+            tracing::error!("L1's segment was cut short from outside; what was stored is lost.");
+            std::process::exit(EXIT_STARTUP.into());
+        }
+    };
+    match sender.put(note) {
+        Ok(()) => Received::Taken,
+        Err(Refused::Full(_)) => Received::NotNow,
+        Err(Refused::Closed(_)) => Received::Ended,
+    }
 }
 
 /// A panic of the reactor is a fault of ours that nothing can be served after: say what it was at,
@@ -172,6 +186,8 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         longest_event: reactor.turns.longest_event,
         pool_name: reactor.pool_name.clone(),
         usable_bytes: reactor.usable_bytes,
+        pool_waits: reactor.pool_news.waits.map(|error| error.to_string()),
+        pool_is_unnamed: reactor.pool_news.is_unnamed,
         large_frame_bytes_left: reactor.large_frame_bytes_left as u64,
         totals: totals(&reactor.counters).to_vec(),
         closings: CLOSINGS.map(|why| (why.label(), reactor.counters.closings(why))).to_vec(),

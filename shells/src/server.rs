@@ -11,6 +11,7 @@ pub mod news;
 pub mod threads;
 
 use crate::admin::bind_metrics;
+use crate::arena::machine::transparent_pages;
 use crate::arena::sizing::Bytes;
 use crate::arena::{Arena, ArenaError, Grower, Machine, segment};
 use crate::cli::settings::is_yes;
@@ -26,6 +27,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 /// What a server stands on. All of it is ours; nobody is let in yet.
 #[derive(Debug)]
@@ -35,8 +37,8 @@ pub struct Ground {
     /// Taken before memory is, so that no signal leaves a segment behind.
     pub signals: Signals,
     pub arena: Arena,
-    /// Grows the arena while serving; None when all of it is there already.
-    pub grower: Option<Grower>,
+    /// Grows what is not there yet while serving, and looks after the segment.
+    pub grower: Grower,
     /// Holds the engines' address until whoever serves it takes over: dropping it frees the port.
     pub request: Bound,
     pub http: Bound,
@@ -78,7 +80,13 @@ impl From<BindError> for StartFault {
 
 impl From<ArenaError> for StartFault {
     fn from(error: ArenaError) -> StartFault {
-        StartFault::world(error)
+        match error {
+            // As the peer does (spec/http-cli §1.2).
+            ArenaError::HugePages { .. } => {
+                StartFault { exit: EXIT_CONFIG, message: format!("ValueError: {error}") }
+            }
+            ArenaError::Segment(_) | ArenaError::Map { .. } => StartFault::world(error),
+        }
     }
 }
 
@@ -148,20 +156,18 @@ impl Ground {
             tracing::info!("Removed segment {stale}, which a server of this user left behind.");
         }
         let mut signals = Signals::install().map_err(StartFault::world)?;
-        let (mut arena, grower) = match settings.engine.pool {
-            PoolKind::Shared => Arena::shared(&settings.segment, settings.engine.l1_bytes)?,
-            PoolKind::Private => Arena::private(settings.engine.l1_bytes)?,
+        let bytes = settings.engine.l1_bytes;
+        let (mut arena, mut grower) = match settings.engine.pool {
+            PoolKind::Shared => Arena::shared(&settings.segment, bytes)?,
+            PoolKind::Private if settings.huge_pages => Arena::huge(bytes)?,
+            PoolKind::Private => Arena::private(bytes)?,
         };
-        announce_memory(&arena);
-        let grower = if settings.lazy {
-            Some(grower)
-        } else {
-            let terminal = io::stderr().is_terminal();
-            let mut stderr = io::stderr();
-            let terminal = terminal.then_some(&mut stderr as &mut dyn Write);
-            grow::before_serving(&mut arena, grower, terminal, || signals.first())?;
-            None
-        };
+        announce_memory(&arena, settings.huge_pages);
+        let terminal = io::stderr().is_terminal();
+        let mut stderr = io::stderr();
+        let terminal = terminal.then_some(&mut stderr as &mut dyn Write);
+        let first = settings.first_bytes;
+        grow::before_serving(&mut arena, &mut grower, first, terminal, || signals.first())?;
         Ok(Ground { settings, clock, signals, arena, grower, request, http, metrics })
     }
 }
@@ -179,10 +185,16 @@ pub fn announce_http(http: &Settings, port: u16) {
 }
 
 /// F24: the whole size is told, once, in words.
-fn announce_memory(arena: &Arena) {
+fn announce_memory(arena: &Arena, huge_pages: bool) {
     let size = Bytes(arena.bytes());
     match arena.pool_name() {
-        Some(name) => tracing::info!("L1 is {size} of shared memory, segment {name}"),
+        Some(name) => {
+            let large = transparent_pages(Path::new("/"));
+            tracing::info!(
+                "L1 is {size} of shared memory, segment {name} (transparent huge pages: {large})"
+            );
+        }
+        None if huge_pages => tracing::info!("L1 is {size} of private memory in pages of 2 MiB"),
         None => tracing::info!("L1 is {size} of private memory"),
     }
 }

@@ -76,8 +76,8 @@ impl Bench {
             reap_after: config.reap_after,
             registration_grace: config.registration_grace,
             is_shared: config.pool == PoolKind::Shared,
-            tables_may_fill: Limits { work_units: 0, ..config.limits }
-                != Limits { work_units: 0, ..Limits::default() },
+            tables_may_fill: Limits { work_units: 0, lent_ppm: 0, ..config.limits }
+                != Limits { work_units: 0, lent_ppm: 0, ..Limits::default() },
         };
         Bench {
             memory: Memory::new(config.l1_bytes),

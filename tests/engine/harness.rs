@@ -195,6 +195,8 @@ pub fn config(objects: u64) -> Config {
         told: 64,
         tickets: 2048,
         waits: 64,
+        // The whole pool: what writers may hold of it is a subject of its own.
+        lent_ppm: 1_000_000,
         ..Limits::default()
     };
     Config { l1_bytes: objects * MIB, l1_objects_max: 4096, limits, ..Config::default() }

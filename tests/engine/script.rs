@@ -32,6 +32,7 @@ pub fn tiny(seed: u64, policy: PolicyKind) -> Config {
         told: 2,
         tickets: 7,
         waits: 2,
+        lent_ppm: 1_000_000,
     };
     Config { l1_objects_max: 7, limits, seed, policy, ..config(8) }
 }

@@ -3,7 +3,7 @@
 use crate::harness::{Bench, Got, MIB, Worker, config, connection, prompt};
 use kvtide_core::effect::{Answer, Slot};
 use kvtide_core::event::{Ask, BodyOutcome};
-use kvtide_core::fact::{Abort, Fact, RequestFault};
+use kvtide_core::fact::{Abort, Fact, NoRoom, RequestFault};
 use kvtide_core::names::ChunkHash;
 use kvtide_core::time::Duration;
 
@@ -83,6 +83,56 @@ fn i6_a_late_commit_publishes_neither_its_own_bytes_nor_the_next_writers() {
     assert_eq!(bench.hit(&other, "r1", &prompt), 0);
     assert!(bench.commit_store(&other, &prompt, 0..3));
     assert_eq!(bench.hit(&other, "r2", &prompt), 3);
+}
+
+#[test]
+fn p3_clients_that_stop_hold_no_more_than_the_share_of_writers() {
+    let mut config = config(8);
+    config.limits.lent_ppm = 500_000;
+    let mut bench = Bench::new(config);
+    let workers = [1, 2, 3].map(Worker::new);
+    workers.iter().for_each(|worker| bench.register(worker));
+    let [stopped, other, third] = &workers;
+    let prompts = ['a', 'b', 'c'].map(|letter| prompt(letter, 8));
+    assert_eq!(bench.prepare_store(stopped, &prompts[0], 0..3).slots().len(), 3);
+    assert_eq!(bench.prepare_store(other, &prompts[1], 0..8).slots().len(), 1, "what is left");
+    let told = bench.take_told();
+    let refused = told.iter().filter_map(|told| match told.fact {
+        Fact::WriteRefused { why, .. } => Some((why, told.keys.len())),
+        _ => None,
+    });
+    assert_eq!(refused.collect::<Vec<_>>(), [(NoRoom::Lent, 1), (NoRoom::Trimmed, 6)]);
+
+    bench.outlast(bench.engine.config().write_ttl);
+    let status = bench.status();
+    assert_eq!((status.condemned_bytes, status.lent_bytes), (4 * MIB, 4 * MIB));
+    assert_eq!(status.lent_bytes_max, 4 * MIB);
+    let none = bench.prepare_store(third, &prompts[2], 0..1);
+    assert!(matches!(none, Got::Answer(Answer::NoContext)), "{none:?}");
+    // Bytes inside messages are received by us and held by no client.
+    let (ticket, _) = bench.commit_inline(third, &prompts[2], 0..4).receiving();
+    bench.end_receive(ticket, 4, BodyOutcome::Whole);
+    assert_eq!(bench.hit(third, "r", &prompts[2]), 4);
+
+    // What is there already needs no slot.
+    assert_eq!(bench.prepare_store(third, &prompts[2], 0..4).slots().len(), 0);
+    bench.end_connection(stopped);
+    assert_eq!((bench.status().condemned_bytes, bench.status().lent_bytes), (MIB, MIB));
+    assert_eq!(bench.prepare_store(third, &prompts[0], 0..8).slots().len(), 3);
+}
+
+#[test]
+fn an_object_larger_than_the_share_is_written_while_nobody_else_writes() {
+    let mut config = config(8);
+    config.limits.lent_ppm = 1;
+    let mut bench = Bench::new(config);
+    let worker = Worker::new(1);
+    bench.register(&worker);
+    let prompt = prompt('a', 3);
+    assert_eq!(bench.prepare_store(&worker, &prompt, 0..3).slots().len(), 1);
+    assert_eq!(bench.store(&worker, &prompt, 1..2), [], "not beside the first");
+    assert!(bench.commit_store(&worker, &prompt, 0..3));
+    assert_eq!(bench.store(&worker, &prompt, 1..2).len(), 1);
 }
 
 #[test]

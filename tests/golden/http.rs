@@ -316,7 +316,8 @@ fn settings(line: &str) -> Settings {
     let args = format!("kvtide server {line}");
     let args = args.split_whitespace().map(Into::into).collect();
     let Ok(Asked::Serve { flags, .. }) = parse(args) else { panic!("{line} does not parse") };
-    let machine = Machine { memory_bytes: 8 << 30, shm_free_bytes: Some(8 << 30) };
+    let shm = kvtide::arena::SharedMount::Free(8 << 30);
+    let machine = Machine { memory_bytes: 8 << 30, shm, huge_free_bytes: 0 };
     let (environment, random_id) = (&|_: &str| None, "an-id");
     let start = Start { environment, machine, seed: 7, random_id, wall_nanos: 1 };
     Settings::resolve(&flags, start).expect("the line is a configuration")

@@ -132,7 +132,7 @@ impl<E: Desk + Send + 'static> Server<E> {
 
 /// A reactor with nothing to listen to yet.
 pub fn reactor<E: Desk>(engine: E) -> (Reactor<E>, Sender<Note<E>>) {
-    let (arena, grower) = Arena::private(ARENA_BYTES).expect("four megabytes can be mapped");
+    let (arena, mut grower) = Arena::private(ARENA_BYTES).expect("four megabytes can be mapped");
     let parts =
         Parts { engine, front: Front::new(&config()), arena, clock: Clock::start(), facts: None };
     let reactor = Reactor::new(parts).expect("a poll can be made");

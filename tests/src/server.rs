@@ -40,11 +40,19 @@ const START_FAILED: i32 = 3;
 impl Server {
     /// Starts `binary server` with these arguments beside the ports, and waits until it is ready.
     pub fn start(binary: &Path, arguments: &[&str]) -> Result<Server, String> {
+        Server::start_by(&|| Command::new(binary), arguments)
+    }
+
+    /// The same where `launch` makes the command that the server's arguments are appended to: one
+    /// that puts the binary into a namespace first, say.
+    pub fn start_by(launch: &dyn Fn() -> Command, arguments: &[&str]) -> Result<Server, String> {
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
             let (request, admin) = free_ports()?;
-            let child = Watched::start(&mut command(binary, request, admin, arguments))
-                .map_err(|error| format!("{}: {error}", binary.display()))?;
+            let mut command = launch();
+            append_arguments(&mut command, request, admin, arguments);
+            let name = command.get_program().to_string_lossy().into_owned();
+            let child = Watched::start(&mut command).map_err(|error| format!("{name}: {error}"))?;
             let mut server = Server { child, request, admin };
             match server.until_ready()? {
                 None => return Ok(server),
@@ -76,6 +84,16 @@ impl Server {
         self.child.id()
     }
 
+    /// Waits for the end, at most this long. The code with which it has ended, as a shell shows it.
+    pub fn wait(&mut self, at_most: Duration) -> Result<Option<i32>, String> {
+        let ended = self.child.wait(at_most).map_err(|error| error.to_string())?;
+        Ok(ended.map(shell_code))
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<(), String> {
+        self.child.signal(signal).map_err(|error| error.to_string())
+    }
+
     /// The address as clients spell it.
     pub fn url(&self) -> String {
         format!("tcp://{}", self.request)
@@ -104,14 +122,17 @@ impl Server {
     }
 }
 
-fn command(binary: &Path, request: SocketAddr, admin: SocketAddr, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary);
+fn append_arguments(
+    command: &mut Command,
+    request: SocketAddr,
+    admin: SocketAddr,
+    arguments: &[&str],
+) {
     command
         .arg("server")
         .args(["--host", &request.ip().to_string(), "--port", &request.port().to_string()])
         .args(["--http-host", &admin.ip().to_string(), "--http-port", &admin.port().to_string()])
         .args(arguments);
-    command
 }
 
 /// Two ports that were free a moment ago. The command line knows no port 0.

@@ -62,6 +62,7 @@ impl Engine {
         let readers = readers.filter(|(_, copy)| copy.key.kind == Kind::Retrieve);
         let pinned: usize = readers.map(|(_, copy)| copy.objects.len()).sum();
         check(pinned <= self.copies.reads, "I-11", "readers pin more than is counted")?;
+        self.audit_lent()?;
         self.audit_scopes()?;
         for (_, copy) in self.copies.copies.iter() {
             for object in &copy.objects {
@@ -71,6 +72,17 @@ impl Engine {
             }
         }
         Ok(claims)
+    }
+
+    /// Writers hold no more than their share, unless one single object is larger than that.
+    fn audit_lent(&self) -> Result<(), Violation> {
+        let copies = || self.copies.copies.iter().map(|(_, copy)| copy);
+        let bytes: u64 = copies().map(|copy| copy.lent_bytes()).sum();
+        check(bytes == self.copies.lent_bytes, "I-2", "lent bytes do not match the copies")?;
+        let lent = copies().filter(|copy| copy.lent_bytes() > 0);
+        let objects: usize = lent.map(|copy| copy.objects.len()).sum();
+        let bounded = bytes <= self.config.lent_bytes_max() || objects <= 1;
+        check(bounded, "I-2", "writers hold more than their share")
     }
 
     /// Scopes are used by exactly the objects in them and the sessions that speak of them.

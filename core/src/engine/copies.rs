@@ -3,7 +3,8 @@
 //! The invariant: a slot that a client may still read or write stays pinned until that client's
 //! commit or the end of its connection, whatever else happens (design P1). A write TTL, an
 //! unregistered or reaped instance and a forced clear only *condemn* a reservation: its key is free
-//! for others at once, its memory is not.
+//! for others at once, its memory is not. So what writers hold in all is bounded
+//! (`Config::lent_bytes_max`): clients that stop for good do not take more of L1 than that.
 
 mod commits;
 mod retrieve;
@@ -79,6 +80,8 @@ pub(crate) struct Copy {
     committed: bool,
     /// Some chunk of the range found no room.
     short: bool,
+    /// What its slots take, for stores whose slots were lent.
+    lent_bytes: u64,
     started: Instant,
     timer: Option<Timer>,
     pub lent: Option<Ticket>,
@@ -114,6 +117,8 @@ pub struct Copies {
     by_instance: Map<InstanceId, Vec<SlotName>>,
     /// Objects that readers pin, each as often as it is read.
     pub(crate) reads: usize,
+    /// Bytes of L1 that writers hold, staged or condemned.
+    pub lent_bytes: u64,
     pub stale_endings: u64,
     hash: SeededHash,
 }
@@ -127,6 +132,7 @@ impl Copies {
             by_connection: map_with_capacity(crate::limits::CONNECTIONS_MAX, seed ^ 5),
             by_instance: map_with_capacity(limits.instances, seed ^ 6),
             reads: 0,
+            lent_bytes: 0,
             stale_endings: 0,
             hash: SeededHash::new(seed ^ 11),
         }
@@ -264,6 +270,7 @@ impl Copies {
         let copy = self.copies.remove(name).expect("removed once");
         assert!(copy.objects.is_empty(), "a copy ends after its pins");
         self.reads -= copy.reads;
+        self.lent_bytes -= copy.lent_bytes;
         if let Some(timer) = copy.timer {
             turn.alarms.cancel(timer);
         }
@@ -326,6 +333,12 @@ impl Copies {
     }
 }
 
+impl Copy {
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        self.lent_bytes
+    }
+}
+
 impl Asker {
     pub fn committer(&self) -> Committer {
         Committer { request: self.request, connection: self.connection }
@@ -355,6 +368,7 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
         condemned: false,
         committed: false,
         short: false,
+        lent_bytes: 0,
         started: turn.now,
         timer: None,
         lent: None,

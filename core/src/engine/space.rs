@@ -352,6 +352,11 @@ impl Space {
             + self.classes.memory_bytes()
     }
 
+    /// What a slot for so many bytes takes; as asked where there can be none.
+    pub fn slot_bytes_for(&self, bytes: u64) -> u64 {
+        self.check_size(bytes).unwrap_or(bytes)
+    }
+
     /// The size class of an object, or why there can be none.
     fn check_size(&self, bytes: u64) -> Result<u64, NoSpace> {
         if bytes == 0 {

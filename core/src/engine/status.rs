@@ -58,6 +58,9 @@ pub struct Status {
     pub staged_bytes: u64,
     pub resident_bytes: u64,
     pub condemned_bytes: u64,
+    /// Staged or condemned bytes that clients hold for writing, and the most that they may.
+    pub lent_bytes: u64,
+    pub lent_bytes_max: u64,
     pub leased_bytes: u64,
     pub used_bytes: u64,
     pub total_bytes: u64,
@@ -88,6 +91,8 @@ impl Engine {
             staged_bytes: bytes.staged,
             resident_bytes: bytes.resident,
             condemned_bytes: bytes.condemned,
+            lent_bytes: self.copies.lent_bytes,
+            lent_bytes_max: self.config.lent_bytes_max(),
             leased_bytes: bytes.leased,
             used_bytes: self.l1.used_bytes(),
             total_bytes: self.l1.total_bytes(),

@@ -48,6 +48,10 @@ pub struct ReactorSeen {
     pub pool_name: Option<String>,
     /// Bytes of L1 that have memory behind them.
     pub usable_bytes: u64,
+    /// Why it has not its full size and is not growing.
+    pub pool_waits: Option<String>,
+    /// Somebody has removed the segment's name.
+    pub pool_is_unnamed: bool,
     /// Left of the budget that large frames share.
     pub large_frame_bytes_left: u64,
     /// Counted since start, by name.

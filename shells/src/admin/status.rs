@@ -182,6 +182,8 @@ impl View {
                 "staged": engine.staged_bytes,
                 "leased": engine.leased_bytes,
                 "condemned": engine.condemned_bytes,
+                "lent": engine.lent_bytes,
+                "lent_max": engine.lent_bytes_max,
             },
             "condemned_objects": engine.condemned_objects,
             "evicted_objects": engine.evicted_objects,
@@ -209,6 +211,8 @@ impl View {
             "name": reactor.pool_name,
             "configured_bytes": engine.configured_bytes,
             "usable_bytes": reactor.usable_bytes,
+            "waits_for_memory": reactor.pool_waits,
+            "name_removed": reactor.pool_is_unnamed,
         })
     }
 

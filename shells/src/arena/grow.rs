@@ -1,15 +1,16 @@
 //! Puts memory behind the arena, step by step, on a helper thread (or before serving where the
-//! operator wants all of it at once).
+//! operator wants all of it at once), and looks after the segment from then on.
 //!
 //! Two things make a byte usable: the file system has promised the block (`fallocate`; without it a
 //! full mount kills whoever touches the page) and the page is there (populated; without it the
 //! first client pays for every fault). The one invariant: what was reported once stays usable.
 
-use super::Mapping;
-use kvtide_core::limits::GROW_STEP_BYTES;
+use super::segment::Identity;
+use super::{Mapping, Segment};
+use kvtide_core::limits::{GROW_STEP_BYTES, GROW_STEP_BYTES_MIN};
 use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::fs::{FallocateFlags, fallocate, fstat};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::mm::{Advice, madvise};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,10 +19,18 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Grower {
     mapping: Arc<Mapping>,
-    /// The segment's file; None for private memory.
-    file: Option<OwnedFd>,
+    /// None for private memory.
+    segment: Option<Watched>,
     usable: u64,
     step_bytes: u64,
+}
+
+/// The segment as its grower knows it.
+#[derive(Debug)]
+struct Watched {
+    file: OwnedFd,
+    name: String,
+    identity: Identity,
 }
 
 /// What one step came to. The byte counts are absolute, so a lost report costs nothing but time.
@@ -31,7 +40,8 @@ pub enum Growth {
     Grown { usable: u64 },
     /// Everything can be used.
     Whole { usable: u64 },
-    /// There is no more memory. What is there stays usable.
+    /// There is no more memory now, not even for the smallest step. What is there stays usable,
+    /// and the next step may find more.
     Stopped { usable: u64, error: Errno },
 }
 
@@ -44,13 +54,29 @@ impl Growth {
     }
 }
 
+/// What others may have done to the segment from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Sound,
+    /// The name is gone or leads elsewhere. Who has mapped the segment goes on; nobody new can.
+    Unnamed,
+    /// Cut short, or holes were made in it: bytes that were stored are lost.
+    Torn,
+}
+
 impl Grower {
-    pub(super) fn new(mapping: Arc<Mapping>, file: Option<OwnedFd>) -> Grower {
-        Grower { mapping, file, usable: 0, step_bytes: GROW_STEP_BYTES }
+    pub(super) fn new(mapping: Arc<Mapping>, segment: Option<&Segment>) -> Result<Grower, Errno> {
+        let watched = |segment: &Segment| -> Result<Watched, Errno> {
+            let file = fcntl_dupfd_cloexec(segment, 0)?;
+            let (name, identity) = (segment.name().to_owned(), segment.identity());
+            Ok(Watched { file, name, identity })
+        };
+        let segment = segment.map(watched).transpose()?;
+        Ok(Grower { mapping, segment, usable: 0, step_bytes: GROW_STEP_BYTES })
     }
 
     /// Grows until everything is usable, memory ends or `report` breaks it off.
-    pub fn run(mut self, mut report: impl FnMut(Growth) -> ControlFlow<()>) {
+    pub fn run(&mut self, mut report: impl FnMut(Growth) -> ControlFlow<()>) {
         loop {
             let growth = self.step();
             let broken_off = report(growth).is_break();
@@ -60,11 +86,18 @@ impl Grower {
         }
     }
 
-    fn step(&mut self) -> Growth {
+    /// One step more; a smaller one where memory is short. Harmless once everything is usable.
+    pub fn step(&mut self) -> Growth {
         let whole = self.mapping.bytes as u64;
-        let bytes = self.step_bytes.min(whole - self.usable);
-        if let Err(error) = self.allocate(bytes).and_then(|()| self.populate(bytes)) {
-            return Growth::Stopped { usable: self.usable, error };
+        let mut bytes = self.step_bytes.min(whole - self.usable);
+        while bytes > 0 {
+            match self.allocate(bytes).and_then(|()| self.populate(bytes)) {
+                Ok(()) => break,
+                Err(_) if bytes > GROW_STEP_BYTES_MIN => {
+                    bytes = (bytes / 2).next_multiple_of(GROW_STEP_BYTES_MIN);
+                }
+                Err(error) => return Growth::Stopped { usable: self.usable, error },
+            }
         }
         self.usable += bytes;
         if self.usable == whole {
@@ -74,9 +107,30 @@ impl Grower {
         }
     }
 
+    /// Whether others can do anything to this memory.
+    pub fn is_shared(&self) -> bool {
+        self.segment.is_some()
+    }
+
+    /// What has become of the segment. Two calls to the system, no byte of it is touched.
+    pub fn condition(&self) -> Condition {
+        let Some(segment) = &self.segment else { return Condition::Sound };
+        let Ok(stat) = fstat(&segment.file) else { return Condition::Torn };
+        // Blocks that were swapped out still count; holes do not.
+        let allocated = (stat.st_blocks as u64).saturating_mul(BLOCK_BYTES);
+        if stat.st_size as u64 != self.mapping.bytes as u64 || allocated < self.usable {
+            Condition::Torn
+        } else if Identity::at(&segment.name) != Some(segment.identity) {
+            Condition::Unnamed
+        } else {
+            Condition::Sound
+        }
+    }
+
     fn allocate(&self, bytes: u64) -> Result<(), Errno> {
-        let Some(file) = &self.file else { return Ok(()) };
-        retry_on_intr(|| fallocate(file, FallocateFlags::empty(), self.usable, bytes))
+        let Some(segment) = &self.segment else { return Ok(()) };
+        let (file, at) = (&segment.file, self.usable);
+        retry_on_intr(|| fallocate(file, FallocateFlags::empty(), at, bytes))
     }
 
     fn populate(&self, bytes: u64) -> Result<(), Errno> {
@@ -89,7 +143,9 @@ impl Grower {
             unsafe { madvise(start.cast(), length, Advice::LinuxPopulateWrite) }
         });
         match populated {
-            // Kernels before 5.14 do not know this advice.
+            // Kernels before 5.14 do not know this advice. A segment has its blocks already; touching
+            // them would end this process, should somebody cut the file short meanwhile.
+            Err(Errno::INVAL) if self.segment.is_some() => Ok(()),
             Err(Errno::INVAL) => {
                 self.touch(offset, length);
                 Ok(())
@@ -108,6 +164,9 @@ impl Grower {
     }
 }
 
+/// The unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +180,12 @@ mod tests {
             ControlFlow::Continue(())
         });
         steps
+    }
+
+    fn shared(test: &str, bytes: u64) -> (Arena, Grower) {
+        let name = format!("test_{}_{test}", std::process::id());
+        let options = SegmentOptions { name: Some(name), mode: 0o600, group: None };
+        Arena::shared(&options, bytes).expect("a few MiB can be mapped")
     }
 
     #[test]
@@ -137,9 +202,7 @@ mod tests {
 
     #[test]
     fn f49_every_reported_byte_of_a_segment_has_a_block() {
-        let name = format!("test_{}_grow", std::process::id());
-        let options = SegmentOptions { name: Some(name), mode: 0o600, group: None };
-        let (arena, mut grower) = Arena::shared(&options, 8 << 20).expect("8 MiB can be mapped");
+        let (arena, mut grower) = shared("grow", 8 << 20);
         grower.step_bytes = 2 << 20;
         let blocks = || {
             let segment = arena.segment.as_ref().expect("the arena is shared");
@@ -159,11 +222,37 @@ mod tests {
         grower.step_bytes = 1 << 19;
         assert_eq!(grower.step(), Growth::Grown { usable: 1 << 19 });
         // A file that cannot be allocated stands for a full mount.
-        let unwritable = std::fs::File::open("/dev/null").expect("every system has one");
-        grower.file = Some(unwritable.into());
+        let file = std::fs::File::open("/dev/null").expect("every system has one").into();
+        let identity = Identity { device: 0, inode: 0 };
+        grower.segment = Some(Watched { file, name: String::new(), identity });
         let stopped = grower.step();
         assert_eq!(stopped.usable(), 1 << 19);
         assert!(matches!(stopped, Growth::Stopped { .. }), "{stopped:?}");
+        // Memory is back.
+        grower.segment = None;
+        assert_eq!(grower.step(), Growth::Whole { usable: 1 << 20 });
+        assert_eq!(grower.step(), Growth::Whole { usable: 1 << 20 });
+    }
+
+    #[test]
+    fn f49_a_segment_that_was_cut_short_or_renamed_is_noticed() {
+        let (arena, mut grower) = shared("condition", 4 << 20);
+        assert!(matches!(grower.step(), Growth::Whole { .. }));
+        assert_eq!(grower.condition(), Condition::Sound);
+        let name = arena.pool_name().expect("the arena is shared");
+        let path = format!("{}/{name}", super::super::machine::SHM_DIRECTORY);
+        let moved = format!("{path}_moved");
+        std::fs::rename(&path, &moved).expect("the segment is ours");
+        assert_eq!(grower.condition(), Condition::Unnamed);
+        std::fs::rename(&moved, &path).expect("the segment is ours");
+        assert_eq!(grower.condition(), Condition::Sound);
+
+        let file = std::fs::File::options().write(true).open(&path).expect("it is ours");
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, hole, 0, 4096).expect("holes can be made");
+        assert_eq!(grower.condition(), Condition::Torn);
+        file.set_len(0).expect("the segment can be cut");
+        assert_eq!(grower.condition(), Condition::Torn);
     }
 
     #[test]

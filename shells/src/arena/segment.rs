@@ -60,7 +60,7 @@ impl fmt::Display for SegmentError {
                 write!(f, "--shm-name: segment {name} is held by another live server")
             }
             SegmentError::Foreign { name } => {
-                write!(f, "--shm-name: segment {name} belongs to another user")
+                write!(f, "--shm-name: segment {name} belongs to somebody else")
             }
             SegmentError::Permission { name, error } => {
                 write!(f, "--shm-mode or --shm-group cannot be set on segment {name}: {error}")
@@ -138,6 +138,10 @@ impl Segment {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
+    }
 }
 
 impl AsFd for Segment {
@@ -165,9 +169,9 @@ enum Attempt {
 
 /// Which file a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
+pub(super) struct Identity {
+    pub(super) device: u64,
+    pub(super) inode: u64,
 }
 
 impl Identity {
@@ -175,7 +179,7 @@ impl Identity {
         Identity { device: stat.st_dev, inode: stat.st_ino }
     }
 
-    fn at(name: &str) -> Option<Identity> {
+    pub(super) fn at(name: &str) -> Option<Identity> {
         let stat = fs::lstat(format!("{SHM_DIRECTORY}/{name}")).ok()?;
         Some(Identity::of(&stat))
     }
@@ -217,14 +221,20 @@ fn sweep_prefix(prefix: &str) -> Vec<String> {
 /// Removes an existing segment whose lock can be had; `Raced` then says that the name is free.
 fn remove_stale(name: &str) -> Result<Attempt, SegmentError> {
     let failed = |what| move |error| SegmentError::System { name: name.to_owned(), what, error };
-    let file = match shm::open(name, OFlags::RDONLY, Mode::empty()) {
+    // The folder is everybody's: what lies there under such a name may be a pipe, which must not be
+    // waited for, or a link, which must not be followed.
+    let flags = fs::OFlags::NOFOLLOW | fs::OFlags::NONBLOCK | fs::OFlags::CLOEXEC;
+    let file = match fs::open(format!("{SHM_DIRECTORY}/{name}"), flags, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(Attempt::Raced),
-        Err(Errno::ACCESS) => return Err(SegmentError::Foreign { name: name.to_owned() }),
+        Err(Errno::ACCESS | Errno::LOOP | Errno::NXIO) => {
+            return Err(SegmentError::Foreign { name: name.to_owned() });
+        }
         Err(error) => return Err(failed("open")(error)),
     };
     let stat = fs::fstat(&file).map_err(failed("inspect"))?;
-    if stat.st_uid != process::geteuid().as_raw() {
+    let is_file = fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::RegularFile;
+    if !is_file || stat.st_uid != process::geteuid().as_raw() {
         return Err(SegmentError::Foreign { name: name.to_owned() });
     }
     if fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -319,6 +329,26 @@ mod tests {
         assert_eq!(sweep_prefix(&prefix), [format!("{prefix}stale")]);
         assert_eq!(Identity::at(held.name()), Some(held.identity));
         assert_eq!(sweep_prefix(&prefix), [""; 0]);
+    }
+
+    #[test]
+    fn f49_links_and_pipes_under_such_names_are_neither_followed_nor_waited_for() {
+        let prefix = full_name(&unique("odd_"));
+        let held = Segment::create(&named(&format!("{prefix}held")), 4096).expect("free");
+        let path = |name: &str| format!("{SHM_DIRECTORY}/{prefix}{name}");
+        std::os::unix::fs::symlink(path("held"), path("link")).expect("links can be made");
+        fs::mknodat(fs::CWD, path("pipe"), fs::FileType::Fifo, Mode::RUSR, 0)
+            .expect("so can pipes");
+        assert_eq!(sweep_prefix(&prefix), [""; 0]);
+        for name in ["link", "pipe"] {
+            let name = format!("{prefix}{name}");
+            let taken = Segment::create(&named(&name), 4096);
+            assert_eq!(taken.err(), Some(SegmentError::Foreign { name }));
+        }
+        assert_eq!(Identity::at(held.name()), Some(held.identity));
+        for name in ["link", "pipe"] {
+            std::fs::remove_file(path(name)).expect("the test made it");
+        }
     }
 
     #[test]

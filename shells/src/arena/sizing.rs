@@ -5,7 +5,7 @@
 //! either that pool or a refusal; only what nobody asked for is replaced, with a warning that names
 //! both sizes (F49).
 
-use super::machine::Machine;
+use super::machine::{HUGE_PAGE_BYTES, Machine, SharedMount};
 use kvtide_core::config::{PoolKind, TransferModes};
 use kvtide_core::limits::{SUPERBLOCK_BYTES_MAX, SUPERBLOCK_BYTES_MIN};
 use std::fmt;
@@ -20,6 +20,8 @@ pub struct Wanted {
     pub modes: TransferModes,
     /// `--isolated-ipc`: clients see no segment of ours.
     pub isolated: bool,
+    /// `--l1-use-hugepages`: private memory in pages of 2 MiB.
+    pub huge: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +38,8 @@ pub struct Sizing {
 pub enum NoPool {
     AboveMemoryLimit { wanted: u64, limit: u64 },
     MountTooSmall { wanted: u64, free: u64 },
-    NoMount,
+    NoMount(SharedMount),
+    HugePagesTooFew { wanted: u64, free: u64 },
 }
 
 impl fmt::Display for NoPool {
@@ -55,9 +58,18 @@ impl fmt::Display for NoPool {
                 Bytes(*wanted),
                 Bytes(*free)
             ),
-            NoPool::NoMount => f.write_str(
-                "there is no /dev/shm; --supported-transfer-mode engine_driven with an explicit \
-                 size or name does not fall back to private memory",
+            NoPool::NoMount(mount) => write!(
+                f,
+                "{}; --supported-transfer-mode engine_driven with an explicit size or name does \
+                 not fall back to private memory",
+                Shortcoming(*mount)
+            ),
+            NoPool::HugePagesTooFew { wanted, free } => write!(
+                f,
+                "--l1-use-hugepages: L1 needs {} in pages of 2 MiB and {} of them is free \
+                 (vm.nr_hugepages)",
+                Bytes(*wanted),
+                Bytes(*free)
             ),
         }
     }
@@ -70,10 +82,13 @@ impl Wanted {
         if asked > machine.memory_bytes {
             return Err(NoPool::AboveMemoryLimit { wanted: asked, limit: machine.memory_bytes });
         }
+        if self.huge {
+            return self.in_huge_pages(half, machine.huge_free_bytes);
+        }
         if self.isolated || self.modes == TransferModes::ServerDriven {
             return Ok(Sizing::new(PoolKind::Private, asked));
         }
-        let free = machine.shm_free_bytes.unwrap_or(0);
+        let free = machine.shm.free_bytes();
         let usable = free / 10 * 9;
         let (bytes, enough) = match self.bytes {
             Some(bytes) => (bytes, bytes <= free),
@@ -83,29 +98,59 @@ impl Wanted {
             return Ok(Sizing::new(PoolKind::Shared, bytes));
         }
         let explicit = self.bytes.is_some() || self.named;
-        match (explicit && self.modes == TransferModes::EngineDriven, machine.shm_free_bytes) {
-            (true, None) => Err(NoPool::NoMount),
-            (true, Some(free)) => Err(NoPool::MountTooSmall { wanted: asked, free }),
-            (false, _) => {
-                let mut sizing = Sizing::new(PoolKind::Private, asked);
-                sizing.warnings.push(format!(
-                    "/dev/shm has {} free, too little for an L1 of {}: L1 is private memory and \
-                     payload travels in messages, which is slower; give the container a larger \
-                     /dev/shm (docker: --shm-size) to share it",
-                    Bytes(free),
-                    Bytes(asked)
-                ));
-                Ok(sizing)
-            }
+        if explicit && self.modes == TransferModes::EngineDriven {
+            return Err(match machine.shm {
+                SharedMount::Free(free) => NoPool::MountTooSmall { wanted: asked, free },
+                other => NoPool::NoMount(other),
+            });
         }
+        let mut sizing = Sizing::new(PoolKind::Private, asked);
+        sizing.warnings.push(format!(
+            "{}, too little for an L1 of {}: L1 is private memory and payload travels in \
+             messages, which is slower; give the container a larger /dev/shm (docker: --shm-size) \
+             to share it",
+            Shortcoming(machine.shm),
+            Bytes(asked)
+        ));
+        Ok(sizing)
+    }
+
+    /// Pages of 2 MiB are set apart for programs that ask for them, and are all there or not.
+    fn in_huge_pages(&self, half: u64, free: u64) -> Result<Sizing, NoPool> {
+        let wanted = self.bytes.unwrap_or(half.min(free));
+        let sizing = Sizing::in_units(PoolKind::Private, wanted, HUGE_PAGE_BYTES);
+        if sizing.bytes > free || sizing.bytes == 0 {
+            let wanted = self.bytes.unwrap_or(half);
+            return Err(NoPool::HugePagesTooFew { wanted, free });
+        }
+        Ok(sizing)
     }
 }
 
 impl Sizing {
     /// Rounds down to whole superblocks (F46), and says so where somebody could miss the rest.
     fn new(pool: PoolKind, asked: u64) -> Sizing {
-        let unit = superblock_bytes(asked);
+        Sizing::in_units(pool, asked, SUPERBLOCK_BYTES_MIN)
+    }
+
+    /// The same for memory that comes in units of its own, a power of two.
+    fn in_units(pool: PoolKind, asked: u64, unit: u64) -> Sizing {
+        let unit = superblock_bytes(asked).max(unit);
         Sizing { pool, bytes: asked / unit * unit, warnings: Vec::new() }
+    }
+}
+
+/// What is wrong with a mount that cannot hold L1.
+struct Shortcoming(SharedMount);
+
+impl fmt::Display for Shortcoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            SharedMount::Free(free) => write!(f, "/dev/shm has {} free", Bytes(free)),
+            SharedMount::Absent => f.write_str("there is no /dev/shm"),
+            SharedMount::Unwritable(error) => write!(f, "/dev/shm takes no segment ({error})"),
+            SharedMount::NotInMemory => f.write_str("/dev/shm is a folder on a disk"),
+        }
     }
 }
 
@@ -140,16 +185,28 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
     const MIB: u64 = 1 << 20;
-    const NOTHING: Wanted =
-        Wanted { bytes: None, named: false, modes: TransferModes::Auto, isolated: false };
+    const NOTHING: Wanted = Wanted {
+        bytes: None,
+        named: false,
+        modes: TransferModes::Auto,
+        isolated: false,
+        huge: false,
+    };
 
     fn machine(memory_bytes: u64, shm_free_bytes: u64) -> Machine {
-        Machine { memory_bytes, shm_free_bytes: Some(shm_free_bytes) }
+        let shm = SharedMount::Free(shm_free_bytes);
+        Machine { memory_bytes, shm, huge_free_bytes: 0 }
     }
 
     fn kind_and_bytes(wanted: Wanted, machine: Machine) -> Result<(PoolKind, u64, usize), NoPool> {
         wanted.decide(machine).map(|sizing| (sizing.pool, sizing.bytes, sizing.warnings.len()))
     }
+
+    const UNUSABLE: [SharedMount; 3] = [
+        SharedMount::Absent,
+        SharedMount::NotInMemory,
+        SharedMount::Unwritable(rustix::io::Errno::ROFS),
+    ];
 
     #[test]
     fn the_default_is_the_least_of_half_the_memory_and_nine_tenths_of_the_mount() {
@@ -174,8 +231,10 @@ mod tests {
         let named = Wanted { named: true, ..NOTHING };
         let private = kind_and_bytes(named, machine(8 * GIB, 64 * MIB));
         assert_eq!(private, Ok((PoolKind::Private, 4 * GIB, 1)));
-        let gone = kind_and_bytes(NOTHING, Machine { memory_bytes: GIB, shm_free_bytes: None });
-        assert_eq!(gone, Ok((PoolKind::Private, 512 * MIB, 1)));
+        for shm in UNUSABLE {
+            let gone = kind_and_bytes(NOTHING, Machine { shm, ..machine(GIB, 0) });
+            assert_eq!(gone, Ok((PoolKind::Private, 512 * MIB, 1)), "{shm:?}");
+        }
     }
 
     #[test]
@@ -191,8 +250,10 @@ mod tests {
         let sized = Wanted { bytes: Some(GIB), ..engine };
         let refusal = NoPool::MountTooSmall { wanted: GIB, free: 64 * MIB };
         assert_eq!(sized.decide(small), Err(refusal));
-        let gone = Machine { memory_bytes: 8 * GIB, shm_free_bytes: None };
-        assert_eq!(sized.decide(gone), Err(NoPool::NoMount));
+        for shm in UNUSABLE {
+            let gone = Machine { shm, ..machine(8 * GIB, 0) };
+            assert_eq!(sized.decide(gone), Err(NoPool::NoMount(shm)));
+        }
     }
 
     #[test]
@@ -209,6 +270,22 @@ mod tests {
         assert_eq!(kind_and_bytes(isolated, plenty), Ok((PoolKind::Private, 4 * GIB, 0)));
         let server = Wanted { modes: TransferModes::ServerDriven, ..NOTHING };
         assert_eq!(kind_and_bytes(server, plenty), Ok((PoolKind::Private, 4 * GIB, 0)));
+    }
+
+    #[test]
+    fn huge_pages_are_private_whole_and_all_there_or_refused_with_both_sizes() {
+        let huge = Wanted { huge: true, ..NOTHING };
+        let pages = |free| Machine { huge_free_bytes: free, ..machine(8 * GIB, 8 * GIB) };
+        assert_eq!(kind_and_bytes(huge, pages(GIB)), Ok((PoolKind::Private, GIB, 0)));
+        assert_eq!(kind_and_bytes(huge, pages(6 * GIB)), Ok((PoolKind::Private, 4 * GIB, 0)));
+        let sized = Wanted { bytes: Some(5 * MIB), ..huge };
+        assert_eq!(kind_and_bytes(sized, pages(4 * MIB)), Ok((PoolKind::Private, 4 * MIB, 0)));
+        let refusal = NoPool::HugePagesTooFew { wanted: 5 * MIB, free: 2 * MIB };
+        assert_eq!(sized.decide(pages(2 * MIB)), Err(refusal));
+        let text = refusal.to_string();
+        assert!(text.contains("5.0 MiB") && text.contains("2.0 MiB"), "{text}");
+        let refusal = NoPool::HugePagesTooFew { wanted: 4 * GIB, free: 0 };
+        assert_eq!(huge.decide(pages(0)), Err(refusal));
     }
 
     #[test]

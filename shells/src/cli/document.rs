@@ -78,8 +78,9 @@ fn storage_manager(flags: &ServerFlags, engine: &Config) -> Value {
         "extra_logging_enabled": others.enable_extra_logging,
         "extra_logging_interval": others.extra_logging_interval,
     });
-    let lazy = !flags.memory.no_l1_use_lazy;
-    let first = others.l1_init_size_gb.saturating_mul(1 << 30);
+    let huge = flags.memory.l1_use_hugepages;
+    let lazy = !flags.memory.no_l1_use_lazy && !huge;
+    let first = flags.memory.l1_init_size_gb.unwrap_or(20).saturating_mul(1 << 30);
     let l1 = json!({
         "memory_config": {
             "size_in_bytes": engine.l1_bytes,
@@ -87,7 +88,7 @@ fn storage_manager(flags: &ServerFlags, engine: &Config) -> Value {
             "init_size_in_bytes": if lazy { engine.l1_bytes.min(first) } else { engine.l1_bytes },
             "align_bytes": engine.l1_align_bytes,
             "shm_name": flags.memory.shm_name.as_deref().unwrap_or_default(),
-            "use_hugepages": false,
+            "use_hugepages": huge,
             "devdax_path": null,
             "devdax_size_in_bytes": 0,
         },

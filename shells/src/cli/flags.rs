@@ -81,6 +81,14 @@ pub struct MemoryFlags {
     /// Allocate all of L1 before serving
     #[arg(long, overrides_with = "l1_use_lazy")]
     pub no_l1_use_lazy: bool,
+    /// Allocate this much of L1 before serving, the rest while serving; by default all of it then
+    #[arg(long, value_name = "GIB")]
+    pub l1_init_size_gb: Option<u64>,
+    /// Keep L1 in pages of 2 MiB that are set apart (vm.nr_hugepages); private, allocated at start
+    #[arg(long, overrides_with = "no_l1_use_hugepages")]
+    pub l1_use_hugepages: bool,
+    #[arg(long, overrides_with = "l1_use_hugepages", hide = true)]
+    pub no_l1_use_hugepages: bool,
     /// Name of the segment that engines map; random unless given
     #[arg(long, value_name = "NAME")]
     pub shm_name: Option<String>,

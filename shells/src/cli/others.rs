@@ -65,12 +65,6 @@ pub struct OtherFlags {
     #[arg(long, hide = true)]
     pub p2p_transfer_engine: Option<String>,
 
-    #[arg(long, default_value_t = 20, hide = true)]
-    pub l1_init_size_gb: u64,
-    #[arg(long, hide = true, overrides_with = "no_l1_use_hugepages")]
-    pub l1_use_hugepages: bool,
-    #[arg(long, hide = true, overrides_with = "l1_use_hugepages")]
-    pub no_l1_use_hugepages: bool,
     #[arg(long, hide = true)]
     pub l1_devdax_path: Option<OsString>,
     #[arg(long, hide = true)]

@@ -6,7 +6,8 @@ use super::flags::ServerFlags;
 use super::{ConfigFault, EXIT_STARTUP, document};
 use crate::arena::segment::fault_of_name;
 use crate::arena::sizing::Bytes;
-use crate::arena::{Machine, SegmentOptions, Sizing, Wanted};
+use crate::arena::{Machine, NoPool, SegmentOptions, Sizing, Wanted};
+use crate::server::memory;
 use kvtide_core::config::{Config, Limits, TransferModes};
 use kvtide_core::time::Duration;
 use serde_json::Value;
@@ -27,8 +28,10 @@ pub struct Start<'a> {
 pub struct Settings {
     pub engine: Config,
     pub segment: SegmentOptions,
-    /// Grow while serving instead of before.
-    pub lazy: bool,
+    /// Grow so much before serving, the rest while serving.
+    pub first_bytes: u64,
+    /// `--l1-use-hugepages`.
+    pub huge_pages: bool,
     pub request_host: String,
     pub request_port: u16,
     pub ipc_path: Option<PathBuf>,
@@ -54,18 +57,21 @@ impl Settings {
         check_coordinator(flags, start.environment)?;
         check_json(flags)?;
         check_ports(flags)?;
+        check_huge_pages(flags)?;
         let segment = segment_of(flags)?;
         let sizing = sizing_of(flags, segment.name.is_some(), start.machine)?;
         warnings.extend(sizing.warnings.iter().cloned());
         let engine = engine_of(flags, &sizing, start)?;
         warnings.extend(rounding_warning(flags, &engine));
+        warnings.extend(tables_warning(&engine, start.machine.memory_bytes));
         let observed = !flags.observe.disable_observability;
         let metrics = observed && !flags.observe.disable_metrics;
         let document = document::of(flags, &engine, metrics);
         let http = &flags.http;
         Ok(Settings {
             segment,
-            lazy: !flags.memory.no_l1_use_lazy,
+            first_bytes: first_bytes(flags, engine.l1_bytes),
+            huge_pages: flags.memory.l1_use_hugepages,
             request_host: flags.request.host.clone(),
             request_port: flags.request.port,
             ipc_path: flags.request.ipc_path.clone(),
@@ -128,9 +134,46 @@ fn sizing_of(flags: &ServerFlags, named: bool, machine: Machine) -> Result<Sizin
         named,
         modes,
         isolated: flags.memory.isolated_ipc,
+        huge: flags.memory.l1_use_hugepages,
     };
-    let no_pool = |why| ConfigFault { exit: EXIT_STARTUP, message: format!("{why}") };
-    wanted.decide(machine).map_err(no_pool)
+    wanted.decide(machine).map_err(|why| match why {
+        // The peer finds out while it reads its flags.
+        NoPool::HugePagesTooFew { .. } => ConfigFault::value(why.to_string()),
+        _ => ConfigFault { exit: EXIT_STARTUP, message: why.to_string() },
+    })
+}
+
+/// All of it where memory is not to grow while serving; else as much as was asked for by name.
+fn first_bytes(flags: &ServerFlags, l1_bytes: u64) -> u64 {
+    let memory = &flags.memory;
+    if memory.no_l1_use_lazy || memory.l1_use_hugepages {
+        return l1_bytes;
+    }
+    memory.l1_init_size_gb.unwrap_or(0).saturating_mul(1 << 30).min(l1_bytes)
+}
+
+/// Such pages are private and all there at once (spec/http-cli §1.2).
+fn check_huge_pages(flags: &ServerFlags) -> Result<(), ConfigFault> {
+    let named = flags.memory.shm_name.as_ref().is_some_and(|name| !name.is_empty());
+    if flags.memory.l1_use_hugepages && named {
+        let fault = "--l1-use-hugepages excludes --shm-name: such pages are not shared";
+        return Err(ConfigFault::value(fault));
+    }
+    Ok(())
+}
+
+/// F24: what is used beside L1 counts against the same limit.
+fn tables_warning(engine: &Config, limit: u64) -> Option<String> {
+    let tables = memory::tables_bytes(engine);
+    (engine.l1_bytes.saturating_add(tables) > limit).then(|| {
+        format!(
+            "L1 of {} and its tables, up to {}, exceed the {} that this process may use: give a \
+             smaller --l1-size-gb (--print-memory lists the tables).",
+            Bytes(engine.l1_bytes),
+            Bytes(tables),
+            Bytes(limit)
+        )
+    })
 }
 
 fn segment_of(flags: &ServerFlags) -> Result<SegmentOptions, ConfigFault> {
@@ -277,6 +320,7 @@ const OBJECTS_MAX: usize = 1 << 28;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::SharedMount;
     use crate::cli::{Asked, parse};
     use kvtide_core::config::{HashAlgorithm, PolicyKind, PoolKind};
     use std::ffi::OsString;
@@ -294,7 +338,9 @@ mod tests {
         let args = format!("kvtide server {line}");
         let args = args.split_whitespace().map(OsString::from).collect();
         let Asked::Serve { flags, .. } = parse(args)? else { panic!("{line} does not parse") };
-        let machine = Machine { memory_bytes: 64 * GIB, shm_free_bytes: Some(64 * GIB) };
+        let (memory_bytes, huge_free_bytes) = (64 * GIB, 2 * GIB);
+        let shm = SharedMount::Free(64 * GIB);
+        let machine = Machine { memory_bytes, shm, huge_free_bytes };
         let (seed, wall_nanos) = (7, 1_796_007_464_000_000_000);
         let start = Start { environment, machine, seed, random_id: "an-id", wall_nanos };
         Settings::resolve(&flags, start)
@@ -312,7 +358,8 @@ mod tests {
         assert_eq!((engine.watermark_ppm, engine.ratio_ppm), (800_000, 200_000));
         assert_eq!(engine.l1_objects_max as u64, 32 * GIB / (64 << 10));
         assert_eq!(engine.server_id, "an-id");
-        assert!(settings.lazy && settings.metrics && settings.warnings.is_empty());
+        assert_eq!((settings.first_bytes, settings.huge_pages), (0, false));
+        assert!(settings.metrics && settings.warnings.is_empty());
         assert_eq!((settings.sample_rate_ppm, settings.metrics_port), (10_000, None));
     }
 
@@ -336,7 +383,7 @@ mod tests {
         assert!(engine.reap_after.is_zero());
         let segment = SegmentOptions { name: Some("x".into()), mode: 0o660, group: Some(7) };
         assert_eq!(settings.segment, segment);
-        assert!(!settings.lazy);
+        assert_eq!(settings.first_bytes, 2 * GIB, "all of it");
         assert_eq!((settings.metrics_port, settings.http_port), (Some(9090), 8080));
         assert_eq!(settings.ipc_path, Some("/run/kv.sock".into()));
     }
@@ -358,6 +405,8 @@ mod tests {
             "--server-module {nope",
             "--shm-name a/b",
             "--l1-objects-max 0",
+            "--l1-use-hugepages --shm-name x",
+            "--l1-use-hugepages --l1-size-gb 3",
         ] {
             let fault = resolved(line).expect_err(line);
             let flag = line.split_whitespace().next().expect("a line begins with its flag");
@@ -390,6 +439,34 @@ mod tests {
         let fault = resolved("--l1-size-gb 100").expect_err("there are 64 GiB");
         assert_eq!(fault.exit, 3);
         assert!(fault.message.contains("100.00 GiB") && fault.message.contains("64.00 GiB"));
+    }
+
+    #[test]
+    fn what_is_there_before_serving_is_what_was_asked_for() {
+        for (line, first) in [
+            ("--l1-size-gb 8 --l1-init-size-gb 3", 3 * GIB),
+            ("--l1-size-gb 8 --l1-init-size-gb 20", 8 * GIB),
+            ("--l1-size-gb 8 --l1-init-size-gb 0", 0),
+            ("--l1-size-gb 2 --l1-use-hugepages", 2 * GIB),
+        ] {
+            let settings = resolved(line).expect(line);
+            assert_eq!(settings.first_bytes, first, "{line}");
+        }
+        let huge = resolved("--l1-use-hugepages").expect("there are pages");
+        assert_eq!((huge.engine.pool, huge.engine.l1_bytes), (PoolKind::Private, 2 * GIB));
+        let config = huge.document.to_string();
+        assert!(
+            config.contains("\"use_hugepages\":true,") && config.contains("\"use_lazy\":false")
+        );
+    }
+
+    #[test]
+    fn f24_tables_beyond_the_limit_are_warned_of_with_every_size() {
+        let settings = resolved("--l1-size-gb 63.9").expect("L1 alone fits");
+        let told = settings.warnings.iter().any(|warning| {
+            warning.contains("63.88 GiB") && warning.contains("tables") && warning.contains("64.00")
+        });
+        assert!(told, "{:?}", settings.warnings);
     }
 
     #[test]

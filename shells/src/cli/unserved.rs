@@ -49,7 +49,6 @@ const UNSERVED: &[(&str, When, Fate, &str)] = &[
     ("no_gds_l1_use_direct_io", Given, Warned, NO_EFFECT),
     ("grpc_server_workers", Given, Warned, NO_EFFECT),
     ("kv_event_log_size", Given, Warned, "KV events are not served yet; subscribers are told so"),
-    ("l1_use_hugepages", Given, Warned, "L1 uses ordinary pages"),
     ("l2_store_policy", Given, Warned, "has no effect without a lower tier"),
     ("l2_prefetch_policy", Given, Warned, "has no effect without a lower tier"),
     ("l2_prefetch_max_in_flight", Given, Warned, "has no effect without a lower tier"),

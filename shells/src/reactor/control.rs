@@ -32,6 +32,7 @@ impl<E: Desk> Reactor<E> {
                     self.shared.arena.grown_to(bytes);
                     self.shared.door.tell(Event::ArenaGrown { bytes });
                 }
+                Note::Pool(news) => self.shared.arena.hear(news),
                 Note::Operator { ask, answer } => self.operate(&ask, answer),
                 Note::Look(look) => look(&self.shared.door.engine, &self.status()),
                 Note::Stop(signal) => self.stop(signal),
@@ -99,6 +100,7 @@ impl<E: Desk> Reactor<E> {
             stopping: self.stopping.is_some(),
             pool_name: self.shared.arena.pool_name().map(str::to_owned),
             usable_bytes: self.shared.arena.usable_bytes(),
+            pool_news: self.shared.arena.news(),
             turns: self.shared.door.turns.times().clone(),
             counters: self.shared.counters.clone(),
         }

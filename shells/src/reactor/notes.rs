@@ -4,6 +4,7 @@
 
 use super::signals::Signal;
 use super::status::ReactorStatus;
+use crate::arena::PoolNews;
 use kvtide_core::effect::OperatorAnswer;
 use kvtide_core::event::OperatorAsk;
 
@@ -11,6 +12,8 @@ use kvtide_core::event::OperatorAsk;
 pub enum Note<E> {
     /// The helper has grown the arena to so many bytes.
     ArenaGrown { bytes: u64 },
+    /// Something about the pool is out of order, or in order again.
+    Pool(PoolNews),
     /// An operator wants something changed. `answer` is called once, unless the server ends first.
     Operator { ask: OperatorRequest, answer: OperatorTeller },
     /// Somebody wants to look at the state.

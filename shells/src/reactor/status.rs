@@ -3,6 +3,7 @@
 use super::counters::Counters;
 use super::turns::TurnTimes;
 use super::{buffers, connection, requests};
+use crate::arena::PoolNews;
 use kvtide_core::limits;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,7 @@ pub struct ReactorStatus {
     pub pool_name: Option<String>,
     /// Bytes of L1 that have memory behind them.
     pub usable_bytes: u64,
+    pub pool_news: PoolNews,
     pub turns: TurnTimes,
     pub counters: Counters,
 }

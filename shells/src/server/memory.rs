@@ -4,28 +4,35 @@ use crate::arena::sizing::Bytes;
 use crate::cli::Settings;
 use crate::reactor::status;
 use crate::telemetry::Telemetry;
+use kvtide_core::config::Config;
 use kvtide_core::engine::memory::table_bytes;
 use kvtide_core::limits::MEMO_BYTES_MAX;
 use std::fmt::Write;
 
-/// The list, largest parts as they come. Tables are counted full; what is not used costs address
+/// The list, in the order of the parts. Tables are counted full; what is not used costs address
 /// space and no memory.
 pub fn page(settings: &Settings) -> String {
     let mut text = String::new();
     let l1 = settings.engine.l1_bytes;
     line(&mut text, "L1", l1);
-    let mut tables = 0;
-    let telemetry = Telemetry::memory_bytes_max();
-    let engine = table_bytes(&settings.engine);
-    let shells = status::table_bytes();
-    let others = [("token memo", MEMO_BYTES_MAX as u64), ("telemetry", telemetry)];
-    for (name, bytes) in engine.into_iter().chain(others).chain(shells) {
+    for (name, bytes) in tables(&settings.engine) {
         line(&mut text, name, bytes);
-        tables += bytes;
     }
+    let tables = tables_bytes(&settings.engine);
     line(&mut text, "all tables", tables);
     line(&mut text, "L1 and all tables", l1 + tables);
     text
+}
+
+/// All tables, full.
+pub fn tables_bytes(engine: &Config) -> u64 {
+    tables(engine).map(|(_, bytes)| bytes).sum()
+}
+
+fn tables(engine: &Config) -> impl Iterator<Item = (&'static str, u64)> {
+    let memo = ("token memo", MEMO_BYTES_MAX as u64);
+    let telemetry = ("telemetry", Telemetry::memory_bytes_max());
+    table_bytes(engine).into_iter().chain([memo, telemetry]).chain(status::table_bytes())
 }
 
 fn line(text: &mut String, name: &str, bytes: u64) {

@@ -2,7 +2,7 @@
 
 pub use kvtide_sim::driver::{Driver, SCHEDULER, hash, instance};
 
-use kvtide_core::config::Config;
+use kvtide_core::config::{Config, Limits};
 use kvtide_core::time::Duration;
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::FileFailurePersistence;
@@ -16,8 +16,14 @@ pub fn config() -> Config {
         write_ttl: Duration::from_secs(20),
         session_ttl: Duration::from_secs(30),
         reap_after: Duration::ZERO,
+        limits: limits(),
         ..Config::default()
     }
+}
+
+/// Production's, but writers may hold the whole pool: their share is a subject of its own.
+pub fn limits() -> Limits {
+    Limits { lent_ppm: 1_000_000, ..Limits::default() }
 }
 
 pub fn cases(cases: u32) -> ProptestConfig {

@@ -1,6 +1,6 @@
 //! Lookups: how much they answer, how often, and what ends them.
 
-use super::driver::{Driver, SCHEDULER, cases, config};
+use super::driver::{Driver, SCHEDULER, cases, config, limits};
 use super::mixed::{apply, op};
 use kvtide_core::config::{Config, Limits};
 use kvtide_core::effect::{Answer, Effect};
@@ -53,7 +53,7 @@ proptest! {
         ops in proptest::collection::vec(op(), 1..100),
         work_units in 2..9usize,
     ) {
-        let limits = Limits { work_units, ..Limits::default() };
+        let limits = Limits { work_units, ..limits() };
         let mut driver = Driver::new(Config { limits, ..config() }, 2, GRAINS);
         ops.iter().for_each(|op| apply(&mut driver, op));
         driver.leave();
@@ -140,7 +140,7 @@ fn f57_a_store_that_finds_no_room_is_answered() {
 /// A lookup over several turns: nothing until it is decided, then the whole hit, at once.
 #[test]
 fn i10_a_parked_wait_is_answered_when_its_lookup_ends() {
-    let limits = Limits { work_units: 3, ..Limits::default() };
+    let limits = Limits { work_units: 3, ..limits() };
     let mut driver = Driver::new(Config { limits, ..config() }, 1, GRAINS);
     driver.store(0, 0..6);
     driver.settle();

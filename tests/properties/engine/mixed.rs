@@ -1,6 +1,6 @@
 //! Everything at once: whatever clients do, in whatever order, the model agrees.
 
-use super::driver::{Driver, SCHEDULER, cases, config, instance};
+use super::driver::{Driver, SCHEDULER, cases, config, instance, limits};
 use kvtide_core::config::{Config, Limits, PolicyKind, PoolKind};
 use kvtide_core::event::BodyOutcome;
 use kvtide_core::fact::{Abort, Fact, LeaseEnd};
@@ -163,7 +163,7 @@ pub fn configs() -> impl Strategy<Value = Config> {
         policy,
         pool,
         l1_objects_max: objects,
-        limits: Limits { work_units, ..Limits::default() },
+        limits: Limits { work_units, ..limits() },
         ..config()
     })
 }

@@ -1,6 +1,6 @@
 //! What the simulation has found in the engine, each with what broke, why, and what guards it now.
 
-use super::driver::{Driver, SCHEDULER, config, instance};
+use super::driver::{Driver, SCHEDULER, config, instance, limits};
 use kvtide_core::config::{Config, Limits};
 use kvtide_core::effect::Answer;
 use kvtide_core::event::BodyOutcome;
@@ -102,7 +102,7 @@ fn i2_a_body_does_not_take_another_requests_slots() {
 /// touched cells that were gone and the engine panicked. Expiry ends the touching as well.
 #[test]
 fn i45_leases_may_run_out_while_a_lookup_still_touches() {
-    let limits = Limits { work_units: 4, ..Limits::default() };
+    let limits = Limits { work_units: 4, ..limits() };
     let mut driver = Driver::new(Config { limits, ..config() }, 1, 20);
     driver.store(0, 0..12);
     driver.settle();

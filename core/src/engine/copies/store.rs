@@ -4,8 +4,8 @@ use super::commits::Commit;
 use super::{Asker, Copies, Copy, Kind, Owner, PendingKey, new_copy, pending_key, place_of};
 use crate::config::PoolKind;
 use crate::effect::{Answer, Effect, Slot, SlotRange};
-use crate::engine::l1::Key;
 use crate::engine::l1::room::Staged;
+use crate::engine::l1::{Found, Key};
 use crate::engine::turn::Turn;
 use crate::event::{BodyOutcome, Keys};
 use crate::fact::{Abort, Fact, FactKey, NoRoom, RequestFault};
@@ -28,7 +28,7 @@ impl Copies {
             turn.out.answer(asker.reply, Answer::NoContext);
             return;
         }
-        let (copy, refused) = self.reserve(turn, asker, keys);
+        let (copy, refused) = self.reserve(turn, asker, keys, true);
         if copy.objects.is_empty() {
             let answer = match refused {
                 Some(_) => Answer::NoContext,
@@ -37,6 +37,7 @@ impl Copies {
             turn.out.answer(asker.reply, answer);
             return;
         }
+        self.lent_bytes += copy.lent_bytes;
         let slots = self.list_slots(turn, &copy);
         let name = self.admit_store(turn, copy);
         let ticket = self.issue(Owner::ClientCopy(name));
@@ -73,7 +74,7 @@ impl Copies {
                 return;
             }
             None => {
-                let (copy, _) = self.reserve(turn, asker, keys);
+                let (copy, _) = self.reserve(turn, asker, keys, false);
                 self.admit_store(turn, copy)
             }
         };
@@ -115,16 +116,33 @@ impl Copies {
         Some(instance)
     }
 
-    /// A new reservation for the absent chunks of a range: the longest prefix that fits.
-    fn reserve(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) -> (Copy, Option<NoRoom>) {
+    /// A new reservation for the absent chunks of a range: the longest prefix that fits, into L1
+    /// and, where the slots will be lent, into the share that writers may hold.
+    fn reserve(
+        &mut self,
+        turn: &mut Turn,
+        asker: &Asker,
+        keys: &Keys,
+        will_lend: bool,
+    ) -> (Copy, Option<NoRoom>) {
+        let slot_bytes = if will_lend { turn.l1.slot_bytes(asker.bytes) } else { 0 };
+        let lent_max = turn.config.lent_bytes_max();
         let mut copy = new_copy(turn, asker, pending_key(Kind::Store, asker, keys));
         let mut refused = None;
         let mut dropped = 0..0;
         for chunk in keys.chunks() {
             turn.spend(1);
             let key = Key { hash: keys.hashes[chunk as usize], scope: asker.scope };
-            match turn.l1.stage(key, asker.bytes, turn.out) {
+            let lent = self.lent_bytes + copy.lent_bytes;
+            // A chunk that is larger than the share may be written while nobody else writes.
+            let is_over = will_lend && lent > 0 && lent + slot_bytes > lent_max;
+            let staged = match is_over && turn.l1.find(&key) == Found::Absent {
+                true => Staged::NoRoom(NoRoom::Lent),
+                false => turn.l1.stage(key, asker.bytes, turn.out),
+            };
+            match staged {
                 Staged::New(id) => {
+                    copy.lent_bytes += slot_bytes;
                     copy.objects.push(id);
                     copy.chunks.push(chunk - keys.first_chunk);
                 }

@@ -134,6 +134,11 @@ impl L1 {
         true
     }
 
+    /// What a slot for an object of this size takes.
+    pub fn slot_bytes(&self, bytes: u64) -> u64 {
+        self.space.slot_bytes_for(bytes)
+    }
+
     /// Whether an object of this size can ever lie here.
     pub fn fits_ever(&self, bytes: u64) -> bool {
         self.space.can_fit_ever(bytes)
