@@ -120,11 +120,15 @@ impl Fleet {
         let give_up = run.end + GIVE_UP_NANOS.max(load.nanos);
         loop {
             let now = self.clock.now().0;
-            self.stop.check()?;
+            let asked_to_stop = self.stop.check();
+            if asked_to_stop.is_err() {
+                // What is under way is ended: no session stays behind.
+                run.cut(now);
+            }
             run.mark(now, candidate);
             self.begin_due(now, &mut run, candidate)?;
             if run.is_over(now) && self.is_idle() {
-                return Ok(run.into_outcome(candidate));
+                return asked_to_stop.map(|()| run.into_outcome(candidate));
             }
             if now > give_up && !run.due.is_empty() {
                 let late = run.due.len();

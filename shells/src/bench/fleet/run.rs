@@ -95,6 +95,12 @@ impl<'p> Run<'p> {
         Some((index, due))
     }
 
+    /// Begins nothing more.
+    pub fn cut(&mut self, now: u64) {
+        self.end = self.end.min(now);
+        self.due.clear();
+    }
+
     /// Prompts take turns.
     pub fn prompt(&mut self) -> (usize, &'p Prompt) {
         self.begun += 1;
@@ -175,5 +181,18 @@ mod tests {
         assert_eq!(run.outcome.done, 1);
         assert_eq!(run.next(1_000_000_000), None);
         assert!(run.is_over(1_000_000_000));
+    }
+
+    #[test]
+    fn a_run_that_is_cut_short_begins_nothing_more() {
+        for pace in [Pace::Closed, Pace::Open { per_second: 1e6 }] {
+            let mut run = Run::new(0, load(pace), 2, 1);
+            run.draw(500);
+            assert!(run.next(500).is_some());
+            run.cut(500);
+            run.draw(501);
+            assert_eq!(run.next(501), None);
+            assert!(run.is_over(501));
+        }
     }
 }
