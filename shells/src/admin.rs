@@ -6,9 +6,11 @@
 //! would is told that the server is busy.
 
 mod answer;
+mod bodies;
 mod cache;
 mod health;
 mod listen;
+mod places;
 mod quota;
 mod reach;
 mod routes;
@@ -17,6 +19,7 @@ mod status;
 pub use reach::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
 pub use status::View;
 
+use crate::ending::Ending;
 use crate::sockets::{BindError, Bound};
 use routes::Site;
 use serde_json::Value;
@@ -25,7 +28,7 @@ use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -38,6 +41,25 @@ pub struct Options {
     pub document: Value,
     /// How long a request waits for the reactor.
     pub patience: Duration,
+    pub times: Times,
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// For the head of a request, from the end of the one before.
+    pub head: Duration,
+    /// For its body.
+    pub body: Duration,
+    /// Until it takes more of its answer.
+    pub idle: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        let [head, body, idle] = [15, 10, 30].map(Duration::from_secs);
+        Times { head, body, idle }
+    }
 }
 
 impl Options {
@@ -49,7 +71,7 @@ impl Options {
 pub struct Admin {
     stop: watch::Sender<bool>,
     restarts: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Ending>,
 }
 
 impl Admin {
@@ -64,9 +86,9 @@ impl Admin {
         let (stop, stopped) = watch::channel(false);
         let restarts = Arc::new(AtomicU64::new(0));
         let counted = restarts.clone();
-        let thread = thread::Builder::new()
-            .name("admin".to_owned())
-            .spawn(move || keep_serving(&http, metrics.as_ref(), &site, &stopped, &counted))?;
+        let thread = Ending::spawn("admin", move || {
+            keep_serving(&http, metrics.as_ref(), &site, &stopped, &counted);
+        })?;
         Ok(Admin { stop, restarts, thread: Some(thread) })
     }
 
@@ -75,7 +97,8 @@ impl Admin {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Stops accepting, lets requests under way end for a moment, and waits for the thread.
+    /// Stops accepting, lets requests under way end for a moment, and waits for the thread, though
+    /// not for ever.
     pub fn stop(mut self) {
         self.end();
     }
@@ -83,7 +106,7 @@ impl Admin {
     fn end(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            thread.join().ok();
+            thread.within(END_PATIENCE);
         }
     }
 }
@@ -126,5 +149,7 @@ fn keep_serving(
     }
 }
 
+/// More than requests under way are given.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 /// A fault that comes back at once must not keep a core busy.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);

@@ -5,6 +5,7 @@
 //! flag is silently something else. Exit statuses are the peer's: 2 for what clap refuses, 1 for a
 //! configuration that cannot be, 3 for one that this machine cannot serve.
 
+pub mod coordinator;
 pub mod document;
 pub mod flags;
 pub mod others;
@@ -39,7 +40,12 @@ struct Line {
 #[derive(Clone, Debug, Subcommand)]
 enum Task {
     /// Keep KV for engines; without flags on port 5555, sized to this container
-    #[command(infer_long_args = true, args_override_self = true, term_width = 100)]
+    #[command(
+        infer_long_args = true,
+        args_override_self = true,
+        term_width = 100,
+        allow_negative_numbers = true
+    )]
     Server(Box<ServerFlags>),
     /// Measure servers of this protocol, two of them in turn
     #[command(infer_long_args = true, term_width = 100)]
@@ -89,6 +95,8 @@ impl fmt::Display for ConfigFault {
 
 /// A configuration that cannot be.
 pub const EXIT_CONFIG: u8 = 1;
+/// A command line that cannot be.
+pub const EXIT_USAGE: u8 = 2;
 /// A start that this machine does not allow.
 pub const EXIT_STARTUP: u8 = 3;
 
@@ -105,7 +113,13 @@ pub fn parse(args: Vec<OsString>) -> Result<Asked, ConfigFault> {
         let text = command.clone().render_help().to_string();
         return Ok(Asked::Print { text, to_stdout: true, exit: 1 });
     }
-    let args = prefix::expand(&command, args);
+    let args = match prefix::expand(&command, args) {
+        Ok(args) => args,
+        Err(ambiguous) => {
+            let text = format!("{ambiguous}\n\nFor more information, try '--help'.\n");
+            return Ok(Asked::Print { text, to_stdout: false, exit: EXIT_USAGE });
+        }
+    };
     let matches = match command.try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) => return Ok(complaint(&error)),
@@ -129,7 +143,7 @@ fn complaint(error: &clap::Error) -> Asked {
     Asked::Print {
         text: error.render().to_string(),
         to_stdout: !error.use_stderr(),
-        exit: u8::try_from(error.exit_code()).unwrap_or(2),
+        exit: u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE),
     }
 }
 

@@ -5,6 +5,7 @@ pub mod arena;
 pub mod bench;
 pub mod cli;
 pub mod clock;
+pub mod ending;
 pub mod entropy;
 pub mod log;
 pub mod reactor;

@@ -1,28 +1,84 @@
-//! Log lines on standard error, in the peer's form: `[time] LMCache LEVEL: message
-//! (file:line:module)` (spec/http-cli §4.1). Colour only on a terminal. Times are UTC, counted from
-//! the one reading of the wall clock at start.
+//! Log lines on standard error: the peer's form for people, JSON for machines. Times are UTC,
+//! counted from the one reading of the wall clock at start.
+//!
+//! The one invariant: logging never waits. Lines go through `sink` to a thread that writes them;
+//! texts that somebody else wrote are cut, so a line has a bound, too.
+
+mod json;
+mod sink;
+mod text;
+mod time;
 
 use crate::clock::Clock;
-use std::fmt;
+use json::Json;
+use sink::Sink;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::borrow::Cow;
 use std::io::{self, IsTerminal};
-use tracing::field::{Field, Visit};
+use std::sync::OnceLock;
+use std::time::Duration;
+use text::Text;
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::registry::LookupSpan;
+use tracing::{Level, Metadata};
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    Text,
+    Json,
+}
+
+/// The one log of this process.
+static SINK: OnceLock<Sink> = OnceLock::new();
 
 /// Sets logging up for the rest of the process; `level` is the text of `LMCACHE_LOG_LEVEL`.
-pub fn start(clock: Clock, level: Option<&str>) {
-    let subscriber = tracing_subscriber::fmt()
+pub fn start(clock: Clock, level: Option<&str>, form: Form) -> io::Result<()> {
+    let sink = Sink::start(io::stderr(), |dropped| {
+        tracing::warn!("{dropped} log lines were lost since the start: nobody read them in time");
+    })?;
+    let builder = tracing_subscriber::fmt()
         .with_max_level(level_of(level.unwrap_or_default()))
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .event_format(Lines { clock })
-        .finish();
+        .with_ansi(form == Form::Text && io::stderr().is_terminal())
+        .with_writer(SINK.get_or_init(|| sink).clone());
     // A second start, as in tests within one process, keeps the first.
-    tracing::subscriber::set_global_default(subscriber).ok();
+    match form {
+        Form::Text => {
+            let subscriber = builder.event_format(Text { clock }).finish();
+            tracing::subscriber::set_global_default(subscriber).ok();
+        }
+        Form::Json => {
+            let subscriber = builder.event_format(Json { clock }).finish();
+            tracing::subscriber::set_global_default(subscriber).ok();
+        }
+    }
+    // The usual words go to standard error directly, and would wait for its reader.
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let panic = panic.to_string().replace('\n', " ");
+        let trace = Backtrace::capture();
+        match trace.status() {
+            BacktraceStatus::Captured => tracing::error!("Thread {name} {panic}\n{trace}"),
+            _ => tracing::error!("Thread {name} {panic}"),
+        }
+    }));
+    Ok(())
 }
+
+/// Lines lost since start.
+pub fn lines_dropped() -> u64 {
+    SINK.get().map_or(0, Sink::dropped)
+}
+
+/// Before the process ends: waits for the lines that are on their way, at most about so long.
+pub fn flush(patience: Duration) {
+    if let Some(sink) = SINK.get() {
+        sink.flush(patience);
+    }
+}
+
+/// Bytes of lines that wait to be written or are being written, for `--print-memory`.
+pub const MEMORY_BYTES_MAX: u64 = 2 * (sink::LINES_MAX * (VALUE_BYTES_MAX + LINE_BYTES)) as u64;
 
 /// An unknown name silently means INFO (spec/http-cli §1.1).
 fn level_of(name: &str) -> LevelFilter {
@@ -35,54 +91,6 @@ fn level_of(name: &str) -> LevelFilter {
     }
 }
 
-struct Lines {
-    clock: Clock,
-}
-
-impl<S, N> FormatEvent<S, N> for Lines
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        _: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let meta = event.metadata();
-        let (begin, end) = if writer.has_ansi_escapes() {
-            (colour_of(*meta.level()), "\x1b[0m")
-        } else {
-            ("", "")
-        };
-        let time = WallTime(self.clock.wall_nanos());
-        write!(writer, "{begin}[{time}] LMCache {}:{end} ", name_of(*meta.level()))?;
-        event.record(&mut Fields { writer: &mut writer, empty: true });
-        let file = meta.file().and_then(|file| file.rsplit('/').next()).unwrap_or_default();
-        writeln!(writer, " ({file}:{}:{})", meta.line().unwrap_or_default(), meta.target())
-    }
-}
-
-/// The message as it is, every other field as `name=value`. A line that cannot be written is lost,
-/// as there is nowhere left to say so.
-struct Fields<'a, 'w> {
-    writer: &'a mut Writer<'w>,
-    empty: bool,
-}
-
-impl Visit for Fields<'_, '_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let space = if self.empty { "" } else { " " };
-        self.empty = false;
-        if field.name() == "message" {
-            write!(self.writer, "{space}{value:?}").ok();
-        } else {
-            write!(self.writer, "{space}{}={value:?}", field.name()).ok();
-        }
-    }
-}
-
 fn name_of(level: Level) -> &'static str {
     match level {
         Level::ERROR => "ERROR",
@@ -92,47 +100,28 @@ fn name_of(level: Level) -> &'static str {
     }
 }
 
-fn colour_of(level: Level) -> &'static str {
-    match level {
-        Level::ERROR => "\x1b[31m",
-        Level::WARN => "\x1b[33m",
-        Level::INFO => "\x1b[32m",
-        Level::DEBUG | Level::TRACE => "\x1b[36m",
+fn file_of<'a>(meta: &Metadata<'a>) -> &'a str {
+    meta.file().and_then(|file| file.rsplit('/').next()).unwrap_or_default()
+}
+
+/// A value of a line, not longer than a line can bear.
+fn cut(text: &str) -> Cow<'_, str> {
+    if text.len() <= VALUE_BYTES_MAX {
+        return Cow::Borrowed(text);
     }
+    let end = (0..=VALUE_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    Cow::Owned(format!("{}…", &text[..end]))
 }
 
-/// Nanoseconds since 1970 as `2026-11-30 06:31:04,884`.
-struct WallTime(u64);
-
-impl fmt::Display for WallTime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = self.0 / 1_000_000;
-        let (seconds, millis) = (millis / 1000, millis % 1000);
-        let (days, seconds) = (seconds / 86_400, seconds % 86_400);
-        let (year, month, day) = date_of(days);
-        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02},{millis:03}")
-    }
-}
-
-/// The Gregorian date of a day since 1970. Years are counted from March, so that the leap day is
-/// the last of its year and months have a closed form; 400 years are one era of 146097 days.
-fn date_of(days_since_1970: u64) -> (u64, u64, u64) {
-    let days = days_since_1970 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let leap_days = day_of_era / 1460 - day_of_era / 36_524 + day_of_era / 146_096;
-    let year_of_era = (day_of_era - leap_days) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day)
-}
+/// Bytes of one value in a line.
+const VALUE_BYTES_MAX: usize = 4096;
+/// What a line has beside its longest value.
+const LINE_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
@@ -148,23 +137,31 @@ mod tests {
         }
     }
 
-    fn logged(ansi: bool, work: impl FnOnce()) -> String {
+    fn logged(form: Form, ansi: bool, work: impl FnOnce()) -> String {
         let page = Page::default();
         let writing = page.clone();
-        let subscriber = tracing_subscriber::fmt()
+        let builder = tracing_subscriber::fmt()
             .with_max_level(LevelFilter::INFO)
             .with_ansi(ansi)
-            .with_writer(move || writing.clone())
-            .event_format(Lines { clock: Clock::start() })
-            .finish();
-        tracing::subscriber::with_default(subscriber, work);
+            .with_writer(move || writing.clone());
+        let clock = Clock::start();
+        match form {
+            Form::Text => {
+                let subscriber = builder.event_format(Text { clock }).finish();
+                tracing::subscriber::with_default(subscriber, work);
+            }
+            Form::Json => {
+                let subscriber = builder.event_format(Json { clock }).finish();
+                tracing::subscriber::with_default(subscriber, work);
+            }
+        }
         let bytes = page.0.lock().expect("no writer panics").clone();
         String::from_utf8(bytes).expect("log lines are text")
     }
 
     #[test]
     fn a_line_has_the_peers_form_and_no_colour_off_a_terminal() {
-        let text = logged(false, || {
+        let text = logged(Form::Text, false, || {
             tracing::warn!(port = 5555, "LMCache zmq cache server is running on {}", "h:5555");
             tracing::debug!("nobody asked for this");
         });
@@ -175,7 +172,37 @@ mod tests {
         assert!(rest.starts_with(expected), "{rest}");
         assert!(rest.ends_with(":kvtide::log::tests)\n"), "{rest}");
         assert!(!text.contains('\x1b'));
-        assert!(logged(true, || tracing::error!("x")).starts_with("\x1b[31m["));
+        assert!(logged(Form::Text, true, || tracing::error!("x")).starts_with("\x1b[31m["));
+    }
+
+    #[test]
+    fn json_is_one_object_a_line_whatever_the_text() {
+        let text = logged(Form::Json, false, || {
+            tracing::warn!(port = 5555, up = true, share = 0.5, who = "a\nb", "one\n\"two\"");
+            tracing::info!("plain");
+        });
+        let lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert_eq!(
+            (&lines[0]["level"], &lines[0]["message"]),
+            (&json!("WARNING"), &json!("one\n\"two\""))
+        );
+        let fields = json!({ "port": 5555, "up": true, "share": 0.5, "who": "a\nb" });
+        assert_eq!(lines[0]["fields"], fields);
+        assert_eq!(lines[0]["target"], "kvtide::log::tests");
+        assert!(lines[0]["ts"].as_str().is_some_and(|ts| ts.ends_with('Z')), "{text}");
+        assert_eq!(lines[1].get("fields"), None);
+    }
+
+    #[test]
+    fn a_value_has_a_bound_in_both_forms() {
+        let long = "é".repeat(VALUE_BYTES_MAX);
+        for form in [Form::Text, Form::Json] {
+            let text = logged(form, false, || tracing::info!(name = &*long, "{long}"));
+            assert!(text.len() < 2 * VALUE_BYTES_MAX + LINE_BYTES, "{}", text.len());
+            assert!(text.contains('…'), "it says that there was more");
+        }
     }
 
     #[test]
@@ -185,16 +212,5 @@ mod tests {
         assert_eq!(level_of("CRITICAL"), LevelFilter::ERROR);
         assert_eq!(level_of("chatty"), LevelFilter::INFO);
         assert_eq!(level_of(""), LevelFilter::INFO);
-    }
-
-    #[test]
-    fn dates_are_right_around_leap_days() {
-        let shown = |seconds: u64| WallTime(seconds * 1_000_000_000 + 7_000_000).to_string();
-        assert_eq!(shown(0), "1970-01-01 00:00:00,007");
-        assert_eq!(shown(951_782_399), "2000-02-28 23:59:59,007");
-        assert_eq!(shown(951_782_400), "2000-02-29 00:00:00,007");
-        assert_eq!(shown(1_709_251_200), "2024-03-01 00:00:00,007");
-        assert_eq!(shown(4_107_542_400), "2100-03-01 00:00:00,007");
-        assert_eq!(shown(1_796_007_464), "2026-11-30 02:57:44,007");
     }
 }

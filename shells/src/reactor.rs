@@ -38,7 +38,7 @@ pub use turns::{LastTurn, TurnTimes};
 
 use crate::arena::Arena;
 use crate::clock::Clock;
-use crate::telemetry::FactBatch;
+use crate::telemetry::{FactBatch, FactSender, Sockets};
 use connection::{Connection, Served};
 use control::Stopping;
 use kvtide_core::effect::Outbox;
@@ -48,7 +48,6 @@ use kvtide_core::limits::CONNECTIONS_MAX;
 use kvtide_core::names;
 use kvtide_core::slots::Slots;
 use kvtide_core::time::{Duration, Instant};
-use kvtide_lanes::lane::Producer;
 use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
 use listener::{Accepted, Listener, Spare};
 use mio::{Events, Poll, Token, Waker};
@@ -66,7 +65,7 @@ pub struct Parts<E> {
     pub arena: Arena,
     pub clock: Clock,
     /// Where facts go; None drops them.
-    pub facts: Option<Producer<FactBatch>>,
+    pub facts: Option<FactSender>,
 }
 
 pub struct Reactor<E> {
@@ -89,7 +88,7 @@ pub struct Reactor<E> {
     shared: Shared<E>,
     /// What is being carried out: effects and their slots.
     orders: Outbox,
-    facts: Option<Producer<FactBatch>>,
+    facts: Option<FactSender>,
     /// Facts lost since the last batch that the lane took.
     facts_lost: u64,
     last_turn: LastTurn,
@@ -378,7 +377,9 @@ impl<E: Desk> Reactor<E> {
         let Some(lane) = &mut self.facts else { return };
         let lost = self.facts_lost;
         let count = facts.len() as u64;
-        if lane.put(FactBatch { at: self.shared.now, facts, keys, lost }).is_err() {
+        let connections = self.connections.len() as u64;
+        let sockets = Sockets { connections, messages: self.shared.counters.messages };
+        if lane.put(FactBatch { at: self.shared.now, facts, keys, lost, sockets }).is_err() {
             self.shared.counters.fact_batches_dropped += 1;
             self.facts_lost = lost + count;
             return;

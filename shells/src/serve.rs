@@ -5,28 +5,27 @@
 //! answers. Order at the end:
 //! the reactor answers what is outstanding, operators' port, telemetry, the segment.
 
-use crate::admin::{Admin, Options, View};
+use crate::admin::{Admin, Options, Times, View};
 use crate::admin::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
 use crate::cli::{EXIT_STARTUP, Settings};
 use crate::clock::Clock;
+use crate::log;
 use crate::reactor::{
     Closing, Counters, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor,
     ReactorStatus,
 };
 use crate::server::grow::{Received, Word, while_serving};
-use crate::server::news::News;
-use crate::server::threads::{self, Backlog};
-use crate::server::{Ground, StartFault, announce_http, announce_serving};
-use crate::telemetry::{Scraper, Telemetry, TelemetryConfig, process_page};
+use crate::server::news::{News, NewsOptions};
+use crate::server::threads;
+use crate::server::{Ground, LOG_PATIENCE, StartFault, announce_http, announce_serving};
+use crate::telemetry::{Backlog, Scraper, Telemetry, TelemetryConfig, facts, process_page};
 use kvtide_core::effect::{OperatorAnswer, Outbox};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::Event;
 use kvtide_core::front::Front;
-use kvtide_core::limits::FACT_LANE_BATCHES;
 use kvtide_core::metrics::{FoldConfig, SampleRate};
 use kvtide_core::wire::zmtp::ZmtpFault;
 use kvtide_lanes::Refused;
-use kvtide_lanes::lane::lane;
 use kvtide_lanes::mailbox::Sender;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -43,17 +42,15 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     engine.handle(clock.now(), Event::ArenaGrown { bytes }, &mut first);
     let telemetry = Telemetry::new(telemetry_config(&settings)?);
     let scraper = telemetry.scraper();
-    let (producer, consumer) = lane(FACT_LANE_BATCHES);
-    let backlog = Arc::new(Backlog::default());
+    let (sender, receiver) = facts(settings.facts_max);
+    let backlog = receiver.backlog();
     let parts =
-        Parts { engine, front: Front::new(&settings.engine), arena, clock, facts: Some(producer) };
+        Parts { engine, front: Front::new(&settings.engine), arena, clock, facts: Some(sender) };
     let mut reactor = Reactor::new(parts).map_err(StartFault::world)?;
     // Told once more, so that the gauges stand before the first tick.
     reactor.sender().put(Note::ArenaGrown { bytes }).ok();
     reactor.watch(signals).map_err(StartFault::world)?;
-    let log = settings.fact_log.then(|| News::new(settings.engine.chunk_size));
-    let watched = backlog.clone();
-    let facts_thread = threads::telemetry(consumer, telemetry, log, watched, clock);
+    let facts_thread = threads::telemetry(receiver, telemetry, news(&settings));
     let facts_thread = facts_thread.map_err(StartFault::world)?;
     let sender = reactor.sender();
     while_serving(grower, whole, move |word| hear(&sender, word), thread::sleep)
@@ -77,6 +74,7 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
         view: View::new(settings.engine.clone()),
         document: settings.document.clone(),
         patience: PATIENCE,
+        times: Times::default(),
     };
     let admin = Admin::start(http, metrics, options).map_err(StartFault::world)?;
     reactor.accept_at(request.listen()?).map_err(StartFault::world)?;
@@ -85,7 +83,6 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     let ended = run(&mut reactor);
     admin.stop();
     drop(reactor);
-    // It may hang in a write to a log that nobody reads; what it has left is lost then.
     facts_thread.within(FLUSH_PATIENCE);
     ended
 }
@@ -117,6 +114,7 @@ fn run(reactor: &mut Reactor<Engine>) -> Result<u8, StartFault> {
         Ok(Err(error)) => Err(StartFault::world(format!("the reactor cannot poll: {error}"))),
         Err(_) => {
             tracing::error!("The reactor panicked and cannot go on; the server aborts.");
+            log::flush(LOG_PATIENCE);
             std::process::abort();
         }
     }
@@ -129,6 +127,16 @@ fn telemetry_config(settings: &Settings) -> Result<TelemetryConfig, StartFault> 
     let chunk_size = settings.engine.chunk_size;
     let fold = FoldConfig { chunk_size, sample_rate, seed: SAMPLING_SEED };
     Ok(TelemetryConfig { fold, instance_id: settings.engine.server_id.clone() })
+}
+
+/// None where the flags leave nothing to tell.
+fn news(settings: &Settings) -> Option<News> {
+    let options = NewsOptions {
+        chunk_size: settings.engine.chunk_size,
+        lines: settings.fact_log,
+        extra_every: settings.extra_logging,
+    };
+    (options.lines || options.extra_every.is_some()).then(|| News::new(options))
 }
 
 /// The admin thread's way to the reactor and to telemetry.
@@ -166,13 +174,21 @@ impl Reach for Reactors {
         })))
     }
 
+    fn pulse(&self, answer: Teller<ReactorSeen>) -> Result<(), Unreachable> {
+        self.put(Note::Look(Box::new(move |_, reactor| answer(seen(reactor)))))
+    }
+
+    fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable> {
+        self.put(Note::Look(Box::new(move |engine, _| answer(engine.quotas()))))
+    }
+
     fn last_turn_age(&self) -> Duration {
         self.last_turn.age(self.clock.now())
     }
 
-    fn metrics_page(&self) -> String {
+    fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String {
         let Some(scraper) = &self.scraper else { return process_page() };
-        scraper.page(self.backlog.gauges(self.clock.now()))
+        scraper.page(self.backlog.gauges(self.clock.now()), reactor)
     }
 }
 
@@ -182,6 +198,7 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         requests: reactor.requests as u64,
         stopping: reactor.stopping,
         turns: reactor.turns.turns,
+        turns_total: reactor.turns.total,
         longest_turn: reactor.turns.longest,
         longest_event: reactor.turns.longest_event,
         pool_name: reactor.pool_name.clone(),
@@ -190,7 +207,7 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         pool_is_unnamed: reactor.pool_news.is_unnamed,
         large_frame_bytes_left: reactor.large_frame_bytes_left as u64,
         totals: totals(&reactor.counters).to_vec(),
-        closings: CLOSINGS.map(|why| (why.label(), reactor.counters.closings(why))).to_vec(),
+        closings: closings().map(|why| (why.label(), reactor.counters.closings(why))).collect(),
         turns_by_duration: reactor.turns.buckets.to_vec(),
     }
 }
@@ -210,15 +227,20 @@ fn totals(counters: &Counters) -> [(&'static str, u64); 10] {
     ]
 }
 
-/// Every reason to close a connection; protocol faults are one.
-const CLOSINGS: [Closing; 6] = [
-    Closing::Protocol(ZmtpFault::Signature),
-    Closing::FrameTooLarge,
-    Closing::EnvelopeTooLarge,
-    Closing::HandshakeTimeout,
-    Closing::LargeFrameStalled,
-    Closing::MessageStalled,
-];
+/// Every reason to close a connection; protocol faults are one. A reason that is added to `Closing`
+/// does not build until it has its place in this chain.
+fn closings() -> impl Iterator<Item = Closing> {
+    let next = |why: &Closing| match why {
+        Closing::Protocol(_) => Some(Closing::FrameTooLarge),
+        Closing::FrameTooLarge => Some(Closing::EnvelopeTooLarge),
+        Closing::EnvelopeTooLarge => Some(Closing::HandshakeTimeout),
+        Closing::HandshakeTimeout => Some(Closing::LargeFrameStalled),
+        Closing::LargeFrameStalled => Some(Closing::MessageStalled),
+        Closing::MessageStalled => None,
+    };
+    std::iter::successors(Some(Closing::Protocol(ZmtpFault::Signature)), next)
+}
+
 /// How long an operator's request waits for the reactor.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the end waits for the last facts to be worked off (design §7).

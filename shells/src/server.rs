@@ -14,7 +14,7 @@ use crate::admin::bind_metrics;
 use crate::arena::machine::transparent_pages;
 use crate::arena::sizing::Bytes;
 use crate::arena::{Arena, ArenaError, Grower, Machine, segment};
-use crate::cli::settings::is_yes;
+use crate::cli::coordinator::is_yes;
 use crate::cli::{Asked, ConfigFault, EXIT_CONFIG, EXIT_STARTUP, Settings, Start, parse};
 use crate::clock::Clock;
 use crate::reactor::Signals;
@@ -27,7 +27,9 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 /// What a server stands on. All of it is ours; nobody is let in yet.
 #[derive(Debug)]
@@ -110,8 +112,14 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFa
         Ok(Asked::Bench(flags)) => return bench::run(*flags),
         Ok(Asked::BenchFloor { chunk_tokens }) => return bench::floor::serve(chunk_tokens),
         Ok(Asked::Serve { flags, warnings }) => {
-            log::start(clock, variable("LMCACHE_LOG_LEVEL").as_deref());
-            show_banner();
+            let form = flags.observe.log_format;
+            if let Err(error) = log::start(clock, variable("LMCACHE_LOG_LEVEL").as_deref(), form) {
+                return complain(&StartFault::world(format!("no thread for the log: {error}")));
+            }
+            // Whoever reads objects wants nothing else.
+            if form == log::Form::Text {
+                show_banner();
+            }
             raise_descriptor_limit();
             let settled = settle(&flags, warnings, clock);
             if let Ok((settings, _)) = &settled
@@ -123,7 +131,9 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFa
         }
         Err(fault) => Err(fault.into()),
     };
-    ended.unwrap_or_else(|fault| complain(&fault))
+    let exit = ended.unwrap_or_else(|fault| complain(&fault));
+    log::flush(LOG_PATIENCE);
+    exit
 }
 
 /// What the flags come to on this machine, and now.
@@ -152,6 +162,9 @@ impl Ground {
         let request = Bound::bind(&settings.request_host, settings.request_port)?;
         let http = Bound::bind(&settings.http_host, settings.http_port)?;
         let metrics = settings.metrics_port.and_then(|port| metrics_address(&settings, port));
+        if let Some(warning) = exposure(request.address(), http.address()) {
+            tracing::warn!("{warning}");
+        }
         for stale in segment::sweep() {
             tracing::info!("Removed segment {stale}, which a server of this user left behind.");
         }
@@ -163,7 +176,7 @@ impl Ground {
             PoolKind::Private => Arena::private(bytes)?,
         };
         announce_memory(&arena, settings.huge_pages);
-        let terminal = io::stderr().is_terminal();
+        let terminal = io::stderr().is_terminal() && !settings.log_json;
         let mut stderr = io::stderr();
         let terminal = terminal.then_some(&mut stderr as &mut dyn Write);
         let first = settings.first_bytes;
@@ -197,6 +210,24 @@ fn announce_memory(arena: &Arena, huge_pages: bool) {
         None if huge_pages => tracing::info!("L1 is {size} of private memory in pages of 2 MiB"),
         None => tracing::info!("L1 is {size} of private memory"),
     }
+}
+
+/// What it means to be reachable from other machines, where this server is. It is meant to be, in
+/// most containers: hence one line, and no refusal.
+fn exposure(request: SocketAddr, http: SocketAddr) -> Option<String> {
+    let beyond: Vec<String> = [("--host", request), ("--http-host", http)]
+        .iter()
+        .filter(|(_, address)| !address.ip().is_loopback())
+        .map(|(flag, address)| format!("{flag} {address}"))
+        .collect();
+    (!beyond.is_empty()).then(|| {
+        format!(
+            "Listening beyond this machine ({}): whoever reaches that can read, replace and clear \
+             what is cached, for nothing is authenticated or encrypted; let the network decide \
+             who reaches it",
+            beyond.join(", ")
+        )
+    })
 }
 
 /// The peer opens nothing at this port, so servers that share a host are often told the same one.
@@ -258,12 +289,25 @@ fn complain(fault: &StartFault) -> u8 {
     fault.exit
 }
 
+/// How long the last log lines may take to find their reader.
+pub const LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// Above it, exit statuses name the signal that ended the process.
 const EXIT_SIGNALLED: u8 = 128;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn being_reachable_from_elsewhere_is_said_once_with_what_it_means() {
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        assert_eq!(exposure(at("127.0.0.1:5555"), at("[::1]:8080")), None);
+        let one = exposure(at("0.0.0.0:5555"), at("127.0.0.1:8080")).expect("engines can come");
+        assert!(one.contains("--host 0.0.0.0:5555") && !one.contains("--http-host"), "{one}");
+        let both = exposure(at("10.0.0.7:1"), at("[::]:2")).expect("both can be reached");
+        assert!(both.contains("--host 10.0.0.7:1, --http-host [::]:2"), "{both}");
+        assert!(both.contains("read, replace and clear"), "{both}");
+    }
 
     #[test]
     fn as_many_clients_as_the_system_allows_find_a_descriptor() {

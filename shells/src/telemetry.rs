@@ -6,9 +6,14 @@
 //! counters stand still, however often it is scraped.
 
 mod encode;
+mod facts;
 mod process;
+mod pulse;
 mod sdk;
 
+pub use facts::{Backlog, FactReceiver, FactSender, Lost, facts};
+
+use crate::admin::ReactorSeen;
 use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::metrics::page::{FamilyKind, Page, SeriesValue};
 use kvtide_core::metrics::{Fold, FoldConfig, Measurement, Metric, Text, Value};
@@ -25,13 +30,22 @@ pub struct FactBatch {
     pub keys: Vec<FactKey>,
     /// Facts of earlier turns for which the lane had no room.
     pub lost: u64,
+    pub sockets: Sockets,
+}
+
+/// How things stand at the reactor's sockets. Absolute, so a lost batch costs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sockets {
+    pub connections: u64,
+    /// Messages of clients since start.
+    pub messages: u64,
 }
 
 /// What only the lane from the reactor knows. Asked for at each scrape, never summed up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BusGauges {
-    pub queued_batches: u64,
-    /// Age of the oldest batch in the lane; zero when it is empty.
+    pub queued_facts: u64,
+    /// Age of the oldest of them; zero when there is none.
     pub drain_lag: Duration,
 }
 
@@ -92,7 +106,7 @@ impl Telemetry {
     }
 
     pub fn page(&self, bus: BusGauges) -> String {
-        self.scraper.page(bus)
+        self.scraper.page(bus, None)
     }
 
     /// Bytes of everything that telemetry remembers, when full: for `--print-memory`.
@@ -113,9 +127,9 @@ impl Scraper {
         self.tell(Metric::BusSubscriberExceptions, Some(label), Value::Add(1));
     }
 
-    /// The page: all series, what they belong to, and this process.
-    pub fn page(&self, bus: BusGauges) -> String {
-        let queued = Value::Set(bus.queued_batches as f64);
+    /// The page: all series, what they belong to, the reactor where it answered, this process.
+    pub fn page(&self, bus: BusGauges, reactor: Option<&ReactorSeen>) -> String {
+        let queued = Value::Set(bus.queued_facts as f64);
         self.tell(Metric::BusQueueDepth, None, queued);
         self.tell(Metric::BusDrainLag, None, Value::Set(bus.drain_lag.as_secs_f64()));
         let mut page = Page::default();
@@ -123,6 +137,10 @@ impl Scraper {
             Ok(collected) => encode::add_collected(&collected, &mut page),
             Err(error) => tracing::error!(%error, "no metrics could be collected"),
         }
+        if let Some(reactor) = reactor {
+            pulse::add_reactor(reactor, &mut page);
+        }
+        pulse::add_log(&mut page);
         process::add_process(&mut page);
         page.render()
     }
@@ -174,8 +192,8 @@ mod tests {
         scraper.note_lost(3);
         scraper.note_lost(4);
         scraper.note_failure("Fold");
-        let bus = BusGauges { queued_batches: 5, drain_lag: Duration::from_millis(1500) };
-        let page = scraper.page(bus);
+        let bus = BusGauges { queued_facts: 5, drain_lag: Duration::from_millis(1500) };
+        let page = scraper.page(bus, None);
         assert_eq!(
             lines(&page, "lmcache_mp_event_bus"),
             [
@@ -204,9 +222,9 @@ mod tests {
         let batch =
             FactBatch { facts: vec![Fact::StaleEnding, Fact::StaleEnding], ..Default::default() };
         telemetry.take(&batch);
-        let page = std::thread::spawn(move || scraper.page(BusGauges::default()));
+        let page = std::thread::spawn(move || scraper.page(BusGauges::default(), None));
         let page = page.join().expect("a scrape does not panic");
-        assert_eq!(lines(&page, "kvtide_"), ["kvtide_stale_endings_total 2.0"]);
+        assert_eq!(lines(&page, "kvtide_stale"), ["kvtide_stale_endings_total 2.0"]);
     }
 
     #[test]

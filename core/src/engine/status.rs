@@ -108,8 +108,13 @@ impl Engine {
             instances: self.clients.iter().map(|instance| self.instance_status(instance)).collect(),
             refused_registrations: self.refusals.last.iter().cloned().collect(),
             refused_registrations_total: self.refusals.total,
-            quotas: self.quota.iter().map(|(salt, bytes)| (salt.into(), bytes)).collect(),
+            quotas: self.quotas(),
         }
+    }
+
+    /// Every tenant's limit, for who wants no more than that.
+    pub fn quotas(&self) -> Vec<(String, u64)> {
+        self.quota.iter().map(|(salt, bytes)| (salt.into(), bytes)).collect()
     }
 
     fn instance_status(&self, instance: &crate::engine::clients::Instance) -> InstanceStatus {

@@ -32,8 +32,8 @@ pub async fn livez(State(site): State<Arc<Site>>) -> Response {
 
 /// Fails when the server does not answer, or is about to end.
 pub async fn readyz(State(site): State<Arc<Site>>) -> Response {
-    match told(site.patience, |answer| site.reach.look(answer)).await {
-        Ok(seen) if seen.reactor.stopping => unavailable("not ready", "the server is ending"),
+    match told(site.patience, |answer| site.reach.pulse(answer)).await {
+        Ok(reactor) if reactor.stopping => unavailable("not ready", "the server is ending"),
         Ok(_) => ok(json!({ "status": "ready" })),
         Err(unreachable) => unavailable("not ready", reason(unreachable)),
     }

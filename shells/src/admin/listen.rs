@@ -1,18 +1,32 @@
-//! The admin thread's sockets. Bounded: connections have a number and may not idle for ever, so
-//! nobody outside can make this thread hold more than a few hundred sockets (design P3).
+//! The admin thread's sockets. Nobody outside can hold one for nothing: heads and bodies have to
+//! come in time, answers to be taken in time, and a connection that is idle makes way when there
+//! are too many (`places`).
 
-use super::routes::{Site, metrics_router, router};
-use axum::serve::Listener;
+use super::Times;
+use super::bodies::shaped;
+use super::places::{Place, Places, TakenAway};
+use super::routes::{Site, is_probe, metrics_router, router};
+use axum::Router;
+use axum::http::header::{CONNECTION, HeaderValue};
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// Serves until `stopped` says so. The listeners stay the caller's, for another try.
 pub fn serve(
@@ -23,81 +37,123 @@ pub fn serve(
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let main = Counted::new(http, places)?;
-        let serving =
-            axum::serve(main, router(site.clone())).with_graceful_shutdown(stop(stopped.clone()));
-        if let Some(metrics) = metrics {
-            let places = Arc::new(Semaphore::new(METRICS_CONNECTIONS_MAX));
-            let page = Counted::new(metrics, places)?;
-            let serving = axum::serve(page, metrics_router(site))
-                .with_graceful_shutdown(stop(stopped.clone()));
-            tokio::spawn(async move { serving.await });
-        }
-        // A client that holds its connection open does not hold up the end of the server.
-        tokio::select! {
-            served = serving => served,
-            () = given_up(stopped) => Ok(()),
-        }
+        let times = site.times;
+        let places = Places::new(CONNECTIONS_MAX, PROBES_MAX);
+        let main = Door { router: router(site.clone()), places, times };
+        let main = listen(own(http)?, main, stopped.clone());
+        let Some(metrics) = metrics else {
+            main.await;
+            return Ok(());
+        };
+        let places = Places::new(METRICS_CONNECTIONS_MAX, 0);
+        let page = Door { router: metrics_router(site), places, times };
+        tokio::join!(main, listen(own(metrics)?, page, stopped));
+        Ok(())
     });
     runtime.shutdown_timeout(Duration::ZERO);
     served
 }
 
-async fn stop(mut stopped: watch::Receiver<bool>) {
+fn own(listener: &std::net::TcpListener) -> io::Result<TcpListener> {
+    TcpListener::from_std(listener.try_clone()?)
+}
+
+/// What a listener lets people in to.
+struct Door {
+    router: Router,
+    places: Places,
+    times: Times,
+}
+
+/// Accepts until the end, and then lets requests under way end for a moment.
+async fn listen(listener: TcpListener, door: Door, stopped: watch::Receiver<bool>) {
+    // A task that panics ends its connection and no other.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => match door.places.take() {
+                    Some((place, away)) => {
+                        let router = door.router.clone();
+                        let end = stopped.clone();
+                        connections.spawn(serve_one(stream, router, door.times, (place, away), end));
+                    }
+                    // A socket that was just accepted has room for this; if not, it is as well.
+                    None => drop(stream.try_write(TURNED_AWAY)),
+                },
+                // No descriptors, most likely: what helps is that others end.
+                Err(_) => sleep(ACCEPT_PAUSE).await,
+            },
+            Some(_) = connections.join_next() => {}
+            () = told(stopped.clone()) => break,
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    timeout(LAST_REQUESTS, all).await.ok();
+}
+
+async fn told(mut stopped: watch::Receiver<bool>) {
     // The sender being gone means the same.
     stopped.wait_for(|stopped| *stopped).await.ok();
 }
 
-async fn given_up(stopped: watch::Receiver<bool>) {
-    stop(stopped).await;
-    sleep(LAST_REQUESTS).await;
-}
-
-/// Accepts only while there is a place; others wait in the backlog.
-struct Counted {
-    listener: TcpListener,
-    places: Arc<Semaphore>,
-}
-
-impl Counted {
-    fn new(listener: &std::net::TcpListener, places: Arc<Semaphore>) -> io::Result<Counted> {
-        let listener = TcpListener::from_std(listener.try_clone()?)?;
-        Ok(Counted { listener, places })
+/// One connection, to its end or until its place is taken away.
+async fn serve_one(
+    stream: TcpStream,
+    router: Router,
+    times: Times,
+    (place, away): (Place, TakenAway),
+    stopped: watch::Receiver<bool>,
+) {
+    let router = TowerToHyperService::new(router);
+    let place = Arc::new(place);
+    let service = service_fn(move |request| answer(router.clone(), place.clone(), request));
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(times.head)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(Guarded::new(stream, times.idle)), service);
+    let mut serving = pin!(serving);
+    tokio::select! {
+        // Faults of a client are its own: there is nobody to tell.
+        _ = serving.as_mut() => return,
+        _ = away => return,
+        () = told(stopped) => serving.as_mut().graceful_shutdown(),
     }
+    serving.await.ok();
 }
 
-impl Listener for Counted {
-    type Io = Guarded;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Guarded, SocketAddr) {
-        let place = self.places.clone().acquire_owned().await;
-        let place = place.expect("the semaphore is never closed");
-        loop {
-            match self.listener.accept().await {
-                Ok((stream, address)) => return (Guarded::new(stream, place), address),
-                // No descriptors, most likely: what helps is that others end.
-                Err(_) => sleep(ACCEPT_PAUSE).await,
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
+async fn answer(
+    router: TowerToHyperService<Router>,
+    place: Arc<Place>,
+    request: Request<Incoming>,
+) -> Result<Response, Infallible> {
+    place.is_busy();
+    let path = request.uri().path();
+    let answered = if place.probes_only && !is_probe(path) {
+        let text = "too many requests at once; try again";
+        let mut busy = shaped(path, StatusCode::SERVICE_UNAVAILABLE, text);
+        busy.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        Ok(busy)
+    } else {
+        router.call(request).await
+    };
+    place.is_idle();
+    answered
 }
 
-/// A connection that holds a place, and ends by itself when nothing moves.
+/// A connection that ends by itself when nothing moves: its reader has stopped reading.
 struct Guarded {
     stream: TcpStream,
+    idle_max: Duration,
     idle: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
 }
 
 impl Guarded {
-    fn new(stream: TcpStream, place: OwnedSemaphorePermit) -> Guarded {
-        Guarded { stream, idle: Box::pin(sleep(IDLE_MAX)), _place: place }
+    fn new(stream: TcpStream, idle_max: Duration) -> Guarded {
+        Guarded { stream, idle_max, idle: Box::pin(sleep(idle_max)) }
     }
 
     /// Progress puts the end off; standing still lets it come.
@@ -107,7 +163,8 @@ impl Guarded {
         moved: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if moved.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + IDLE_MAX);
+            let until = Instant::now() + self.idle_max;
+            self.idle.as_mut().reset(until);
             return moved;
         }
         match self.idle.as_mut().poll(context) {
@@ -116,8 +173,6 @@ impl Guarded {
         }
     }
 }
-
-use std::future::Future;
 
 impl AsyncRead for Guarded {
     fn poll_read(
@@ -164,10 +219,15 @@ impl AsyncWrite for Guarded {
 
 /// HTTP connections at once.
 const CONNECTIONS_MAX: usize = 256;
+/// More of them that only probes get, while all others are busy.
+const PROBES_MAX: usize = 16;
 /// Scrapers at once.
 const METRICS_CONNECTIONS_MAX: usize = 16;
-/// A connection on which nothing moves for this long is closed.
-const IDLE_MAX: Duration = Duration::from_secs(75);
+/// Lines and bytes of a request's head; beyond them it is refused (431).
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long requests under way may take once the server ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\
+                             connection: close\r\n\r\n";

@@ -41,6 +41,8 @@ pub struct ReactorSeen {
     pub requests: u64,
     pub stopping: bool,
     pub turns: u64,
+    /// All of them together.
+    pub turns_total: Duration,
     pub longest_turn: Duration,
     /// The slowest event of the longest turn; `""` where it held none.
     pub longest_event: &'static str,
@@ -71,11 +73,17 @@ pub trait Reach: Send + Sync + 'static {
     /// Asks for a look at the state, likewise.
     fn look(&self, answer: Teller<Seen>) -> Result<(), Unreachable>;
 
+    /// Asks the reactor about itself alone: no state of the engine is copied.
+    fn pulse(&self, answer: Teller<ReactorSeen>) -> Result<(), Unreachable>;
+
+    /// Asks for the limits of all tenants alone, likewise.
+    fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable>;
+
     /// Time since the last turn ended. Read without asking anybody.
     fn last_turn_age(&self) -> Duration;
 
-    /// The page for Prometheus.
-    fn metrics_page(&self) -> String;
+    /// The page for Prometheus, with what the reactor says of itself where it does.
+    fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String;
 }
 
 /// Waits for what `put` makes the reactor tell, at most `patience`.

@@ -2,13 +2,13 @@
 //! trailing slashes and HEAD (spec/http-cli §2.1).
 
 use super::answer::{method_not_allowed, not_found, plain};
-use super::reach::Reach;
-use super::{Options, View, cache, health, quota};
+use super::reach::{Reach, told};
+use super::{Options, Times, View, bodies, cache, health, quota};
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{HOST, LOCATION};
 use axum::http::{HeaderValue, Method, StatusCode};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
@@ -21,12 +21,13 @@ pub struct Site {
     pub view: View,
     pub document: Value,
     pub patience: Duration,
+    pub times: Times,
 }
 
 impl Site {
     pub fn new(options: Options) -> Site {
-        let Options { reach, view, document, patience } = options;
-        Site { reach, view, document, patience }
+        let Options { reach, view, document, patience, times } = options;
+        Site { reach, view, document, patience, times }
     }
 }
 
@@ -52,6 +53,9 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/run_script", post(run_script))
         .fallback(|| async { not_found() })
         .method_not_allowed_fallback(|| async { method_not_allowed() })
+        .layer(from_fn_with_state(site.clone(), bodies::whole))
+        // The layer above has a bound of its own.
+        .layer(DefaultBodyLimit::disable())
         .with_state(site)
         .layer(from_fn(conventions))
 }
@@ -62,7 +66,10 @@ pub fn metrics_router(site: Arc<Site>) -> Router {
 }
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {
-    plain(StatusCode::OK, site.reach.metrics_page())
+    // A reactor that is late is missing on the page, which is when the rest is needed.
+    let patience = site.patience.min(METRICS_PATIENCE);
+    let reactor = told(patience, |answer| site.reach.pulse(answer)).await.ok();
+    plain(StatusCode::OK, site.reach.metrics_page(reactor.as_ref()))
 }
 
 /// The peer resets counters of an older kind that we do not have.
@@ -107,6 +114,14 @@ fn is_route(path: &str) -> bool {
     let salt = path.strip_prefix("/quota/");
     ROUTES.contains(&path) || salt.is_some_and(|salt| !salt.is_empty() && !salt.contains('/'))
 }
+
+/// What probes and scrapers ask, which is answered when nothing else is.
+pub fn is_probe(path: &str) -> bool {
+    ["/livez", "/readyz", "/healthcheck", "/metrics"].contains(&path)
+}
+
+/// How long a scrape waits for the reactor.
+const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Paths without parameters, for what `axum` does not tell a layer.
 const ROUTES: &[&str] = &[

@@ -1,18 +1,19 @@
 //! The answer to `GET /config`: the whole resolved configuration under the peer's names
 //! (spec/http-cli §2.2). Values that could be credentials are replaced, whoever put them there.
 
+use super::coordinator::Coordinator;
 use super::flags::ServerFlags;
 use super::values::spelling;
 use kvtide_core::config::Config;
 use serde_json::{Map, Value, json};
 
-pub fn of(flags: &ServerFlags, engine: &Config, metrics: bool) -> Value {
+pub fn of(flags: &ServerFlags, engine: &Config, fleet: &Coordinator, metrics: bool) -> Value {
     let mut document = json!({
         "mp": mp(flags, engine),
         "storage_manager": storage_manager(flags, engine),
         "observability": observability(flags, engine, metrics),
         "http": { "http_host": flags.http.http_host, "http_port": flags.http.http_port },
-        "coordinator": coordinator(flags),
+        "coordinator": coordinator(flags, fleet),
     });
     redact(&mut document);
     document
@@ -70,13 +71,13 @@ fn p2p(flags: &ServerFlags) -> Value {
 }
 
 fn storage_manager(flags: &ServerFlags, engine: &Config) -> Value {
-    let others = &flags.others;
+    let ServerFlags { others, observe, .. } = flags;
     let eviction = json!({
         "eviction_policy": spelling(flags.memory.eviction_policy),
         "trigger_watermark": flags.memory.eviction_trigger_watermark,
         "eviction_ratio": flags.memory.eviction_ratio,
-        "extra_logging_enabled": others.enable_extra_logging,
-        "extra_logging_interval": others.extra_logging_interval,
+        "extra_logging_enabled": observe.enable_extra_logging,
+        "extra_logging_interval": observe.extra_logging_interval,
     });
     let huge = flags.memory.l1_use_hugepages;
     let lazy = !flags.memory.no_l1_use_lazy && !huge;
@@ -114,7 +115,7 @@ fn observability(flags: &ServerFlags, engine: &Config, metrics: bool) -> Value {
     let ServerFlags { observe, others, http, .. } = flags;
     json!({
         "enabled": !observe.disable_observability,
-        "max_queue_size": observe.event_bus_queue_size,
+        "max_queue_size": observe.event_bus_queue_size.unwrap_or(10_000),
         "metrics_enabled": metrics,
         "grpc_metrics_enabled": false,
         "logging_enabled": !observe.disable_logging,
@@ -133,23 +134,22 @@ fn observability(flags: &ServerFlags, engine: &Config, metrics: bool) -> Value {
             "min_pause_ms": others.gc_monitor_min_pause_ms,
             "top_objects": others.gc_monitor_top_objects,
         },
-        "extra_logging_enabled": others.enable_extra_logging,
-        "extra_logging_interval": others.extra_logging_interval,
+        "extra_logging_enabled": observe.enable_extra_logging,
+        "extra_logging_interval": observe.extra_logging_interval,
         "trace_level": null,
         "trace_output": null,
         "service_instance_id": engine.server_id,
     })
 }
 
-fn coordinator(flags: &ServerFlags) -> Value {
+fn coordinator(flags: &ServerFlags, fleet: &Coordinator) -> Value {
     let others = &flags.others;
-    let flush = others.coordinator_event_flush_interval;
     json!({
         "url": "",
-        "advertise_ip": others.coordinator_advertise_ip.as_deref().unwrap_or_default(),
-        "heartbeat_interval": others.coordinator_heartbeat_interval.unwrap_or(5.0),
-        "event_reporting": others.coordinator_event_reporting,
-        "event_flush_interval": flush.unwrap_or(1.0),
+        "advertise_ip": fleet.advertise_ip,
+        "heartbeat_interval": fleet.heartbeat_seconds,
+        "event_reporting": fleet.event_reporting,
+        "event_flush_interval": fleet.event_flush_seconds,
         "event_sink_config": {},
         "blend_timeout": others.coordinator_blend_timeout,
         "blend_match_concurrency": others.coordinator_blend_match_concurrency,

@@ -4,9 +4,10 @@
 
 use super::values::{
     Gibibytes, Hash, Policy, Transfer, align_bytes, fraction, gibibytes, group, mode_bits,
-    not_zero, rate, seconds,
+    not_zero, positive, rate, seconds,
 };
-use clap::{ArgAction, Args};
+use crate::log::Form;
+use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
@@ -39,7 +40,7 @@ pub struct RequestFlags {
     #[arg(long, value_name = "ID")]
     pub instance_id: Option<String>,
     /// Tokens per cached chunk; the same on all servers that share a cache
-    #[arg(long, default_value_t = 256, allow_negative_numbers = true, value_parser = not_zero,
+    #[arg(long, default_value_t = 256, value_parser = not_zero,
         value_name = "TOKENS")]
     pub chunk_size: u32,
     /// How chunks are named; must match the engines
@@ -49,16 +50,13 @@ pub struct RequestFlags {
     #[arg(long, value_enum, default_value_t = Transfer::Auto, value_name = "MODE")]
     pub supported_transfer_mode: Transfer,
     /// Forget a worker after this silence, once it has pinged; 0 never does, else at least 30
-    #[arg(long, default_value = "120", value_parser = seconds, value_name = "SECONDS",
-        allow_negative_numbers = true)]
+    #[arg(long, default_value = "120", value_parser = seconds, value_name = "SECONDS")]
     pub worker_reap_timeout_seconds: f64,
     /// The same for workers that never pinged
-    #[arg(long, default_value = "3600", value_parser = seconds, value_name = "SECONDS",
-        allow_negative_numbers = true)]
+    #[arg(long, default_value = "3600", value_parser = seconds, value_name = "SECONDS")]
     pub worker_registration_grace_seconds: f64,
     /// Forget an idle request after this time
-    #[arg(long, default_value = "600", value_parser = seconds, value_name = "SECONDS",
-        allow_negative_numbers = true)]
+    #[arg(long, default_value = "600", value_parser = seconds, value_name = "SECONDS")]
     pub session_ttl_seconds: f64,
 }
 
@@ -66,8 +64,7 @@ pub struct RequestFlags {
 #[command(next_help_heading = "Memory")]
 pub struct MemoryFlags {
     /// Size of L1 in GiB; by default half of this container's memory, if /dev/shm has the room
-    #[arg(long, value_parser = gibibytes, value_name = "GIB",
-        allow_negative_numbers = true)]
+    #[arg(long, value_parser = gibibytes, value_name = "GIB")]
     pub l1_size_gb: Option<Gibibytes>,
     /// Entries of the object table; by default one per 64 KiB of L1
     #[arg(long, value_name = "OBJECTS")]
@@ -107,19 +104,17 @@ pub struct MemoryFlags {
     #[arg(long, value_enum, default_value_t = Policy::Lru)]
     pub eviction_policy: Policy,
     /// Start evicting at this fill
-    #[arg(long, default_value = "0.8", value_parser = fraction, value_name = "0..1",
-        allow_negative_numbers = true)]
+    #[arg(long, default_value = "0.8", value_parser = fraction, value_name = "0..1")]
     pub eviction_trigger_watermark: f64,
     /// Share of allocated memory freed per pass
-    #[arg(long, default_value = "0.2", value_parser = fraction, value_name = "0..1",
-        allow_negative_numbers = true)]
+    #[arg(long, default_value = "0.2", value_parser = fraction, value_name = "0..1")]
     pub eviction_ratio: f64,
     /// How long an uncommitted write stays reserved
-    #[arg(long, default_value_t = 600, allow_negative_numbers = true, value_parser = not_zero,
+    #[arg(long, default_value_t = 600, value_parser = not_zero,
         value_name = "SECONDS")]
     pub l1_write_ttl_seconds: u32,
     /// How long a looked-up chunk stays held for its reader
-    #[arg(long, default_value_t = 300, allow_negative_numbers = true, value_parser = not_zero,
+    #[arg(long, default_value_t = 300, value_parser = not_zero,
         value_name = "SECONDS")]
     pub l1_read_ttl_seconds: u32,
     /// Print what every table costs in memory, and exit
@@ -144,9 +139,9 @@ pub struct HttpFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Observability")]
 pub struct ObserveFlags {
-    /// Form of log lines
-    #[arg(long, value_parser = ["text"], default_value = "text", value_name = "FORMAT")]
-    pub log_format: String,
+    /// Form of log lines: the peer's, or one JSON object a line
+    #[arg(long, value_enum, default_value_t = Form::Text, value_name = "FORMAT")]
+    pub log_format: Form,
     /// No metrics, no events, no log lines about requests
     #[arg(long)]
     pub disable_observability: bool,
@@ -157,10 +152,15 @@ pub struct ObserveFlags {
     #[arg(long)]
     pub disable_logging: bool,
     /// Share of objects whose life is measured in histograms
-    #[arg(long, default_value = "0.01", value_parser = rate, value_name = "0..1",
-        allow_negative_numbers = true)]
+    #[arg(long, default_value = "0.01", value_parser = rate, value_name = "0..1")]
     pub metrics_sample_rate: f64,
-    #[arg(long, default_value_t = 10000, value_name = "EVENTS", hide = true,
-        action = ArgAction::Set)]
-    pub event_bus_queue_size: u64,
+    /// Facts that wait for telemetry; newer ones are dropped and counted beyond it
+    #[arg(long, value_parser = positive, value_name = "EVENTS", hide_short_help = true)]
+    pub event_bus_queue_size: Option<u64>,
+    /// A summary at fixed times, also while idle, with throughput and what L1 holds
+    #[arg(long, hide_short_help = true)]
+    pub enable_extra_logging: bool,
+    /// Time between two such summaries
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS", hide_short_help = true)]
+    pub extra_logging_interval: f64,
 }

@@ -1,6 +1,7 @@
 //! Flags that this version does not act on. They are known, so that a command line written for the
 //! peer parses; what becomes of each is the table in `unserved.rs`.
 
+use super::values::{not_zero, positive};
 use clap::Args;
 use std::ffi::OsString;
 
@@ -16,15 +17,16 @@ pub struct OtherFlags {
         hide_short_help = true)]
     pub engine_type: String,
     /// Worker counts have no effect: one thread owns all state
-    #[arg(long, default_value_t = 1, value_name = "COUNT", hide_short_help = true)]
+    #[arg(long, default_value_t = 1, value_name = "COUNT", value_parser = not_zero,
+        hide_short_help = true)]
     pub max_workers: u32,
-    #[arg(long, value_name = "COUNT", hide = true)]
+    #[arg(long, value_name = "COUNT", value_parser = not_zero, hide = true)]
     pub max_gpu_workers: Option<u32>,
-    #[arg(long, value_name = "COUNT", hide = true)]
+    #[arg(long, value_name = "COUNT", value_parser = not_zero, hide = true)]
     pub max_cpu_workers: Option<u32>,
-    #[arg(long, default_value_t = 32, hide = true)]
+    #[arg(long, default_value_t = 32, value_parser = not_zero, hide = true)]
     pub grpc_server_workers: u32,
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true, hide = true)]
+    #[arg(long, default_value_t = 0, hide = true)]
     pub null_block_id: i64,
     #[arg(long, hide = true, overrides_with = "no_separate_object_groups")]
     pub separate_object_groups: bool,
@@ -71,7 +73,7 @@ pub struct OtherFlags {
     pub l1_manager: Vec<String>,
     #[arg(long, hide = true)]
     pub gds_l1_path: Option<OsString>,
-    #[arg(long, hide = true)]
+    #[arg(long, value_parser = ["auto", "cufile", "hipfile", "mufile", "phx", "ugds"], hide = true)]
     pub gds_l1_backend: Option<String>,
     #[arg(long, hide = true, overrides_with = "no_gds_l1_use_direct_io")]
     pub gds_l1_use_direct_io: bool,
@@ -85,7 +87,7 @@ pub struct OtherFlags {
     pub l2_store_policy: String,
     #[arg(long, value_parser = ["default", "retain"], default_value = "default", hide = true)]
     pub l2_prefetch_policy: String,
-    #[arg(long, default_value_t = 8, hide = true)]
+    #[arg(long, default_value_t = 8, value_parser = positive, hide = true)]
     pub l2_prefetch_max_in_flight: u64,
     #[arg(long, default_value_t = 5, hide = true)]
     pub periodic_notifier_interval_ms: u64,
@@ -105,10 +107,6 @@ pub struct OtherFlags {
     pub lookup_hash_log_rotation_max_size: u64,
     #[arg(long, default_value_t = 100, hide = true)]
     pub lookup_hash_log_max_files: u64,
-    #[arg(long, hide = true)]
-    pub enable_extra_logging: bool,
-    #[arg(long, default_value_t = 10.0, hide = true)]
-    pub extra_logging_interval: f64,
     #[arg(long, value_parser = ["storage", "events"], hide = true)]
     pub trace_level: Option<String>,
     #[arg(long, hide = true)]
@@ -125,11 +123,11 @@ pub struct OtherFlags {
     pub coordinator_url: Option<String>,
     #[arg(long, hide = true)]
     pub coordinator_advertise_ip: Option<String>,
-    #[arg(long, hide = true, allow_negative_numbers = true)]
+    #[arg(long, hide = true)]
     pub coordinator_heartbeat_interval: Option<f64>,
     #[arg(long, hide = true)]
     pub coordinator_event_reporting: bool,
-    #[arg(long, hide = true, allow_negative_numbers = true)]
+    #[arg(long, hide = true)]
     pub coordinator_event_flush_interval: Option<f64>,
     #[arg(long, value_parser = ["http", "kafka"], default_value = "http", hide = true)]
     pub coordinator_event_transport: String,
@@ -139,13 +137,13 @@ pub struct OtherFlags {
     pub coordinator_kafka_topic: Option<String>,
     #[arg(long, hide = true)]
     pub coordinator_kafka_delivery_timeout: Option<f64>,
-    #[arg(long, default_value_t = 1.0, hide = true, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1.0, hide = true)]
     pub coordinator_blend_timeout: f64,
-    #[arg(long, default_value_t = 8, hide = true)]
+    #[arg(long, default_value_t = 8, value_parser = positive, hide = true)]
     pub coordinator_blend_match_concurrency: u64,
     #[arg(long, hide = true)]
     pub coordinator_l2_event_reporting: bool,
-    #[arg(long, hide = true, allow_negative_numbers = true)]
+    #[arg(long, hide = true)]
     pub coordinator_l2_event_flush_interval: Option<f64>,
 
     /// Output of other commands; the server ignores it

@@ -2,11 +2,13 @@
 //! Everything that is not on the command line (environment, machine, chance, wall clock) is an
 //! argument, so a configuration is a function that tests can call.
 
+use super::coordinator::{Coordinator, Environment, checked};
 use super::flags::ServerFlags;
 use super::{ConfigFault, EXIT_STARTUP, document};
 use crate::arena::segment::fault_of_name;
 use crate::arena::sizing::Bytes;
 use crate::arena::{Machine, NoPool, SegmentOptions, Sizing, Wanted};
+use crate::log::Form;
 use crate::server::memory;
 use kvtide_core::config::{Config, Limits, TransferModes};
 use kvtide_core::time::Duration;
@@ -16,7 +18,7 @@ use std::path::PathBuf;
 /// What a start is a function of, beside the flags.
 #[derive(Clone, Copy)]
 pub struct Start<'a> {
-    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    pub environment: Environment<'a>,
     pub machine: Machine,
     /// Unguessable; also the incarnation's source of difference.
     pub seed: u64,
@@ -42,6 +44,11 @@ pub struct Settings {
     pub metrics: bool,
     /// Log lines made from facts.
     pub fact_log: bool,
+    /// `--enable-extra-logging`: how often it is told how things stand, traffic or not.
+    pub extra_logging: Option<Duration>,
+    /// Facts that may wait for telemetry; None leaves it at what the lane holds.
+    pub facts_max: Option<u64>,
+    pub log_json: bool,
     pub sample_rate_ppm: u64,
     pub print_memory: bool,
     /// The answer to `GET /config`.
@@ -53,8 +60,8 @@ pub struct Settings {
 impl Settings {
     pub fn resolve(flags: &ServerFlags, start: Start<'_>) -> Result<Settings, ConfigFault> {
         let mut warnings = Vec::new();
-        check_observability(flags, start.environment)?;
-        check_coordinator(flags, start.environment)?;
+        let coordinator = Coordinator::resolve(&flags.others, start.environment)?;
+        check_observability(flags, &coordinator)?;
         check_json(flags)?;
         check_ports(flags)?;
         check_huge_pages(flags)?;
@@ -66,8 +73,9 @@ impl Settings {
         warnings.extend(tables_warning(&engine, start.machine.memory_bytes));
         let observed = !flags.observe.disable_observability;
         let metrics = observed && !flags.observe.disable_metrics;
-        let document = document::of(flags, &engine, metrics);
-        let http = &flags.http;
+        let document = document::of(flags, &engine, &coordinator, metrics);
+        let (http, observe) = (&flags.http, &flags.observe);
+        let interval = duration("--extra-logging-interval", observe.extra_logging_interval)?;
         Ok(Settings {
             segment,
             first_bytes: first_bytes(flags, engine.l1_bytes),
@@ -79,8 +87,11 @@ impl Settings {
             http_port: http.http_port,
             metrics_port: http.prometheus_port.filter(|port| metrics && *port != http.http_port),
             metrics,
-            fact_log: observed && !flags.observe.disable_logging,
-            sample_rate_ppm: millionths(flags.observe.metrics_sample_rate),
+            fact_log: observed && !observe.disable_logging,
+            extra_logging: observe.enable_extra_logging.then_some(interval),
+            facts_max: observe.event_bus_queue_size,
+            log_json: observe.log_format == Form::Json,
+            sample_rate_ppm: millionths(observe.metrics_sample_rate),
             print_memory: flags.memory.print_memory,
             document,
             warnings,
@@ -118,7 +129,11 @@ fn engine_of(
         // Never the same twice on one machine, and greater at each start (spec/http-cli §3.4).
         incarnation: start.wall_nanos,
         wall_nanos: start.wall_nanos,
-        server_id: request.instance_id.clone().unwrap_or_else(|| start.random_id.to_owned()),
+        server_id: request
+            .instance_id
+            .clone()
+            .filter(|id| !id.is_empty())
+            .unwrap_or_else(|| start.random_id.to_owned()),
         limits: Limits::default(),
     };
     config
@@ -196,63 +211,24 @@ fn rounding_warning(flags: &ServerFlags, engine: &Config) -> Option<String> {
     ))
 }
 
-fn check_observability(
-    flags: &ServerFlags,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<(), ConfigFault> {
-    let others = &flags.others;
+fn check_observability(flags: &ServerFlags, coordinator: &Coordinator) -> Result<(), ConfigFault> {
+    let (others, observe) = (&flags.others, &flags.observe);
     if others.enable_tracing {
         // A given endpoint was refused already.
         return Err(ConfigFault::value("--enable-tracing needs --otlp-endpoint"));
     }
-    let reporting = others.coordinator_event_reporting
-        || others.coordinator_l2_event_reporting
-        || environment("LMCACHE_COORDINATOR_EVENT_REPORTING").is_some_and(|text| is_yes(&text));
+    checked("--extra-logging-interval", Some(observe.extra_logging_interval))?;
     let conflict = [
-        (reporting, "--coordinator-event-reporting"),
-        (others.enable_extra_logging, "--enable-extra-logging"),
+        (coordinator.event_reporting, "--coordinator-event-reporting"),
+        (observe.enable_extra_logging, "--enable-extra-logging"),
     ];
     let conflicting = conflict.iter().find(|(given, _)| *given);
-    match conflicting.filter(|_| flags.observe.disable_observability) {
+    match conflicting.filter(|_| observe.disable_observability) {
         Some((_, flag)) => Err(ConfigFault::value(format!(
             "{flag} needs the event bus: remove --disable-observability"
         ))),
         None => Ok(()),
     }
-}
-
-fn check_coordinator(
-    flags: &ServerFlags,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<(), ConfigFault> {
-    let others = &flags.others;
-    let unset = others.coordinator_url.is_none();
-    let variable = "LMCACHE_COORDINATOR_URL";
-    if unset && environment(variable).is_some_and(|url| !url.is_empty()) {
-        return Err(ConfigFault::value(format!(
-            "{variable} (--coordinator-url): membership of a fleet is not served yet"
-        )));
-    }
-    let l2_flush = others.coordinator_l2_event_flush_interval;
-    let timers = [
-        ("--coordinator-heartbeat-interval", others.coordinator_heartbeat_interval),
-        ("--coordinator-event-flush-interval", others.coordinator_event_flush_interval),
-        ("--coordinator-l2-event-flush-interval", l2_flush),
-        ("--coordinator-blend-timeout", Some(others.coordinator_blend_timeout)),
-        ("--extra-logging-interval", Some(others.extra_logging_interval)),
-    ];
-    for (flag, seconds) in timers {
-        if seconds.is_some_and(|seconds| !(seconds.is_finite() && seconds > 0.0)) {
-            return Err(ConfigFault::value(format!("{flag} must be a finite number > 0")));
-        }
-    }
-    if others.coordinator_event_transport == "kafka"
-        && others.coordinator_kafka_bootstrap_servers.is_empty()
-    {
-        let flag = "--coordinator-kafka-bootstrap-servers";
-        return Err(ConfigFault::value(format!("{flag} must not be empty with kafka")));
-    }
-    Ok(())
 }
 
 /// Two listeners cannot share an address, and the system's own complaint would name only one flag.
@@ -306,11 +282,6 @@ fn duration(flag: &str, seconds: f64) -> Result<Duration, ConfigFault> {
 /// Decisions are made in integers (design: no floats in the core).
 fn millionths(fraction: f64) -> u64 {
     (fraction * 1e6).round() as u64
-}
-
-/// What the peer takes for yes in its environment variables.
-pub fn is_yes(text: &str) -> bool {
-    ["1", "true", "yes"].contains(&text.to_ascii_lowercase().as_str())
 }
 
 const BYTES_PER_OBJECT: u64 = 64 << 10;
@@ -401,6 +372,7 @@ mod tests {
             "--enable-tracing",
             "--coordinator-event-reporting --disable-observability",
             "--enable-extra-logging --disable-observability",
+            "--extra-logging-interval 0",
             "--runtime-plugin-config {nope",
             "--server-module {nope",
             "--shm-name a/b",
@@ -478,17 +450,23 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_speaks_where_the_flag_is_silent() {
-        let coordinated =
-            |name: &str| (name == "LMCACHE_COORDINATOR_URL").then(|| "http://c".to_owned());
-        let fault = resolved_with("", &coordinated).expect_err("fleets are not served yet");
-        assert!(fault.message.starts_with("LMCACHE_COORDINATOR_URL"), "{fault:?}");
+    fn reporting_that_the_environment_asks_for_needs_the_event_bus() {
         let reporting =
             |name: &str| (name == "LMCACHE_COORDINATOR_EVENT_REPORTING").then(|| "YES".to_owned());
         assert!(resolved_with("", &reporting).is_ok());
         assert!(resolved_with("--disable-observability", &reporting).is_err());
-        let address = |name: &str| name.ends_with("_ADVERTISE_IP").then(|| "10.0.0.1".to_owned());
-        assert!(resolved_with("", &address).is_ok(), "what the operator sets is no reason to fail");
+    }
+
+    #[test]
+    fn what_is_told_and_how_often_is_set_by_flags() {
+        let settings = resolved("").expect("no flags at all is a configuration");
+        assert_eq!((settings.extra_logging, settings.facts_max), (None, None));
+        assert!(!settings.log_json);
+        let line = "--enable-extra-logging --extra-logging-interval 2.5 --log-format json \
+                    --event-bus-queue-size 7";
+        let settings = resolved(line).expect("the line is a configuration");
+        assert_eq!(settings.extra_logging, Some(Duration::from_millis(2500)));
+        assert_eq!((settings.facts_max, settings.log_json), (Some(7), true));
     }
 
     #[test]

@@ -12,6 +12,7 @@ enum When {
     Given,
     NotEmpty,
     Is(&'static str),
+    IsNot(&'static str),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,7 @@ enum Fate {
 }
 
 use Fate::{Refused, Warned};
-use When::{Given, Is, NotEmpty};
+use When::{Given, Is, IsNot, NotEmpty};
 
 /// Clap's name of the flag (dashes as underscores), when, what, and why.
 const UNSERVED: &[(&str, When, Fate, &str)] = &[
@@ -48,7 +49,13 @@ const UNSERVED: &[(&str, When, Fate, &str)] = &[
     ("gds_l1_use_direct_io", Given, Warned, NO_EFFECT),
     ("no_gds_l1_use_direct_io", Given, Warned, NO_EFFECT),
     ("grpc_server_workers", Given, Warned, NO_EFFECT),
-    ("kv_event_log_size", Given, Warned, "KV events are not served yet; subscribers are told so"),
+    ("null_block_id", IsNot("0"), Warned, "it is for server-driven transfer, which is later work"),
+    (
+        "kv_event_log_size",
+        IsNot("0"),
+        Warned,
+        "KV events are not served yet; subscribers are told so",
+    ),
     ("l2_store_policy", Given, Warned, "has no effect without a lower tier"),
     ("l2_prefetch_policy", Given, Warned, "has no effect without a lower tier"),
     ("l2_prefetch_max_in_flight", Given, Warned, "has no effect without a lower tier"),
@@ -56,10 +63,10 @@ const UNSERVED: &[(&str, When, Fate, &str)] = &[
     ("enable_segmented_prefix", Given, Warned, "has no effect without blend"),
     ("enable_dedup_content", Given, Warned, "has no effect without blend"),
     ("enable_blend_reorder", Given, Warned, "has no effect without blend"),
-    ("enable_extra_logging", Given, Warned, "the figures are on /metrics"),
     ("trace_output", Given, Warned, NO_EFFECT),
-    ("coordinator_event_reporting", Given, Warned, "has no effect without a coordinator"),
-    ("coordinator_l2_event_reporting", Given, Warned, "has no effect without a coordinator"),
+    ("coordinator_event_reporting", Given, Warned, NO_FLEET),
+    ("coordinator_l2_event_reporting", Given, Warned, OLD_REPORTING),
+    ("coordinator_l2_event_flush_interval", Given, Warned, OLD_FLUSH),
     ("runtime_plugin_locations", NotEmpty, Warned, PYTHON),
     ("runtime_plugin_config", Given, Warned, PYTHON),
     ("server_module", Given, Warned, PYTHON),
@@ -75,6 +82,12 @@ const REFUSED: Fate = Refused { exit: 1 };
 /// The peer finds out only while it builds its engine.
 const STARTUP: Fate = Refused { exit: 3 };
 const NO_EFFECT: &str = "has no effect";
+const NO_FLEET: &str = "has no effect without a coordinator";
+/// Old operators render these two; the peer still takes them.
+const OLD_REPORTING: &str =
+    "is the old name of --coordinator-event-reporting and has no effect without a coordinator";
+const OLD_FLUSH: &str =
+    "is the old name of --coordinator-event-flush-interval and has no effect without a coordinator";
 const PYTHON: &str = "is for Python only and has no effect";
 
 /// One sentence per flag that has no effect, or the first flag that is refused.
@@ -112,6 +125,7 @@ fn applies(matches: &ArgMatches, id: &str, when: When) -> bool {
         Given => true,
         NotEmpty => values.any(|value| !value.is_empty()),
         Is(wanted) => values.any(|value| value == wanted),
+        IsNot(usual) => values.any(|value| value != usual),
     }
 }
 
@@ -159,6 +173,7 @@ mod tests {
     fn defaults_spelled_out_and_empty_values_are_nothing_to_refuse() {
         assert_eq!(judged("--transport zmq --engine-type default"), Ok(Vec::new()));
         assert_eq!(judged("--max-workers 4 --max-gpu-workers 2"), Ok(Vec::new()));
+        assert_eq!(judged("--null-block-id 0 --kv-event-log-size 0"), Ok(Vec::new()));
         let empty = ["kvtide", "server", "--coordinator-url", "", "--lookup-hash-log-dir="];
         let matches = command().try_get_matches_from(empty).expect("empty values parse");
         let server = matches.subcommand_matches("server").expect("the command is given");

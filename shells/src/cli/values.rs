@@ -105,6 +105,14 @@ pub fn not_zero(text: &str) -> Result<u32, String> {
     }
 }
 
+/// The same for numbers that may be large.
+pub fn positive(text: &str) -> Result<u64, String> {
+    match text.trim().parse() {
+        Ok(0) | Err(_) => Err("is a whole number, at least 1".to_owned()),
+        Ok(value) => Ok(value),
+    }
+}
+
 pub fn align_bytes(text: &str) -> Result<u64, String> {
     let bytes: u64 = text.trim().parse().map_err(|_| "is a whole number".to_owned())?;
     if bytes.is_power_of_two() && (64..=MIB).contains(&bytes) {

@@ -14,6 +14,8 @@ pub const TURN_BUCKETS: usize = 40;
 pub struct TurnTimes {
     pub buckets: [u64; TURN_BUCKETS],
     pub turns: u64,
+    /// All of them together.
+    pub total: Duration,
     pub longest: Duration,
     /// The slowest event within the longest turn; `""` where it held none.
     pub longest_event: &'static str,
@@ -43,6 +45,7 @@ impl Turns {
         let times = TurnTimes {
             buckets: [0; TURN_BUCKETS],
             turns: 0,
+            total: Duration::ZERO,
             longest: Duration::ZERO,
             longest_event: "",
         };
@@ -65,6 +68,7 @@ impl Turns {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         self.times.buckets[(nanos.ilog2() as usize).min(TURN_BUCKETS - 1)] += 1;
         self.times.turns += 1;
+        self.times.total += took;
         if took > self.times.longest {
             (self.times.longest, self.times.longest_event) = (took, self.slowest.1);
         }
@@ -131,6 +135,7 @@ mod tests {
         let times = turns.times();
         assert_eq!((times.longest, times.longest_event), (Duration::from_nanos(1_024), "lookup"));
         assert_eq!((times.turns, times.buckets[10], times.buckets[1]), (2, 1, 1));
+        assert_eq!(times.total, Duration::from_nanos(1_027));
         assert_eq!(last.age(Instant(6_003)), Duration::from_micros(1));
     }
 

@@ -2,6 +2,7 @@
 
 use crate::arena::sizing::Bytes;
 use crate::cli::Settings;
+use crate::log;
 use crate::reactor::status;
 use crate::telemetry::Telemetry;
 use kvtide_core::config::Config;
@@ -32,7 +33,8 @@ pub fn tables_bytes(engine: &Config) -> u64 {
 fn tables(engine: &Config) -> impl Iterator<Item = (&'static str, u64)> {
     let memo = ("token memo", MEMO_BYTES_MAX as u64);
     let telemetry = ("telemetry", Telemetry::memory_bytes_max());
-    table_bytes(engine).into_iter().chain([memo, telemetry]).chain(status::table_bytes())
+    let lines = ("log lines", log::MEMORY_BYTES_MAX);
+    table_bytes(engine).into_iter().chain([memo, telemetry, lines]).chain(status::table_bytes())
 }
 
 fn line(text: &mut String, name: &str, bytes: u64) {

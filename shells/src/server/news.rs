@@ -1,29 +1,53 @@
-//! Log lines, made from facts alone. At INFO a line per change of state, none per request; the
-//! texts that users search for (spec/http-cli §4.1) are there per request at DEBUG.
+//! Log lines, made from facts alone. At INFO a line per change of state, none per request but a
+//! summary of them; the texts that users search for (spec/http-cli §4.1) are there per request at
+//! DEBUG.
 //!
 //! The one invariant: whoever reaches the socket can neither forge a line nor fill the disk with
 //! them. Texts of a peer are escaped and cut, and refusals that repeat are told once a minute.
+
+mod summary;
 
 use crate::telemetry::FactBatch;
 use kvtide_core::effect::Refusal;
 use kvtide_core::fact::{Fact, InstanceEnd};
 use kvtide_core::names::InstanceId;
 use kvtide_core::time::{Duration, Instant};
+use summary::Summary;
+
+/// What is to be told.
+#[derive(Clone, Copy, Debug)]
+pub struct NewsOptions {
+    pub chunk_size: u32,
+    /// Changes of state, and traffic summed up; without it only what `extra_every` asks for.
+    pub lines: bool,
+    /// `--enable-extra-logging` and its interval.
+    pub extra_every: Option<Duration>,
+}
 
 /// Tells the log what the facts say.
 #[derive(Debug)]
 pub struct News {
     chunk_size: u32,
+    lines: bool,
     lost: u64,
     refusals: Refusals,
+    summary: Summary,
 }
 
 impl News {
-    pub fn new(chunk_size: u32) -> News {
-        News { chunk_size, lost: 0, refusals: Refusals::default() }
+    pub fn new(options: NewsOptions) -> News {
+        let NewsOptions { chunk_size, lines, extra_every } = options;
+        let summary = Summary::new(extra_every);
+        News { chunk_size, lines, lost: 0, refusals: Refusals::default(), summary }
     }
 
     pub fn tell(&mut self, batch: &FactBatch) {
+        if let Some(report) = self.summary.take(batch) {
+            report.log();
+        }
+        if !self.lines {
+            return;
+        }
         if batch.lost > 0 {
             self.lost += batch.lost;
             let (lost, total) = (batch.lost, self.lost);

@@ -1,0 +1,142 @@
+//! The way of the facts from the reactor to the telemetry thread: the lane, with a bound on the
+//! facts that wait in it (`--event-bus-queue-size`).
+//!
+//! The one invariant: what waits is counted from the put to the end of the work on it, so the bound
+//! holds for the batch in hand, too.
+
+use super::{BusGauges, FactBatch};
+use kvtide_core::limits::FACT_LANE_BATCHES;
+use kvtide_core::time::Instant;
+use kvtide_lanes::lane::{Consumer, Producer, lane};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Makes both ends. Without `facts_max` only the lane's own bound holds, in batches.
+pub fn facts(facts_max: Option<u64>) -> (FactSender, FactReceiver) {
+    let (producer, consumer) = lane(FACT_LANE_BATCHES);
+    let backlog = Arc::new(Backlog::default());
+    let facts_max = facts_max.unwrap_or(u64::MAX);
+    let sender = FactSender { producer, backlog: backlog.clone(), facts_max };
+    (sender, FactReceiver { consumer, backlog })
+}
+
+/// The reactor's end.
+pub struct FactSender {
+    producer: Producer<FactBatch>,
+    backlog: Arc<Backlog>,
+    facts_max: u64,
+}
+
+/// The batch found no room; its facts are lost, newest first as with the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost;
+
+impl FactSender {
+    /// Never waits.
+    pub fn put(&mut self, batch: FactBatch) -> Result<(), Lost> {
+        let (facts, at) = (batch.facts.len() as u64, batch.at);
+        let waiting = self.backlog.facts.load(Ordering::Relaxed);
+        // One batch always fits: a bound smaller than it would lose everything for ever.
+        if waiting > 0 && waiting.saturating_add(facts) > self.facts_max {
+            return Err(Lost);
+        }
+        if waiting == 0 {
+            self.backlog.oldest.store(at.0, Ordering::Relaxed);
+        }
+        self.backlog.facts.fetch_add(facts, Ordering::Relaxed);
+        self.producer.put(batch).map_err(|_| {
+            self.backlog.facts.fetch_sub(facts, Ordering::Relaxed);
+            Lost
+        })
+    }
+}
+
+/// The telemetry thread's end.
+pub struct FactReceiver {
+    consumer: Consumer<FactBatch>,
+    backlog: Arc<Backlog>,
+}
+
+impl FactReceiver {
+    pub fn backlog(&self) -> Arc<Backlog> {
+        self.backlog.clone()
+    }
+
+    /// Sleeps until there is something and takes it. False when nothing more can come.
+    pub fn wait(&mut self, into: &mut Vec<FactBatch>) -> bool {
+        self.consumer.wait(into)
+    }
+
+    /// This batch is about to be worked on.
+    pub fn begins(&self, batch: &FactBatch) {
+        self.backlog.oldest.store(batch.at.0, Ordering::Relaxed);
+    }
+
+    /// It is done with.
+    pub fn ends(&self, batch: &FactBatch) {
+        self.backlog.facts.fetch_sub(batch.facts.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// What is on its way.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    facts: AtomicU64,
+    /// When the oldest of them was made.
+    oldest: AtomicU64,
+}
+
+impl Backlog {
+    pub fn gauges(&self, now: Instant) -> BusGauges {
+        let queued_facts = self.facts.load(Ordering::Relaxed);
+        let oldest = Instant(self.oldest.load(Ordering::Relaxed));
+        // The reactor may have put one since `now` was read.
+        let drain_lag = match queued_facts {
+            0 => Default::default(),
+            _ => now.max(oldest).since(oldest),
+        };
+        BusGauges { queued_facts, drain_lag }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtide_core::fact::Fact;
+    use kvtide_core::time::Duration;
+
+    fn batch(facts: usize, second: u64) -> FactBatch {
+        let facts = vec![Fact::QuotaChanged; facts];
+        FactBatch { at: Instant::from_secs(second), facts, ..FactBatch::default() }
+    }
+
+    #[test]
+    fn the_newest_facts_are_dropped_above_the_bound_and_taken_again_below_it() {
+        let (mut sender, mut receiver) = facts(Some(5));
+        assert_eq!(sender.put(batch(3, 1)), Ok(()));
+        assert_eq!(sender.put(batch(3, 2)), Err(Lost));
+        assert_eq!(sender.put(batch(2, 3)), Ok(()));
+        let gauges = receiver.backlog().gauges(Instant::from_secs(4));
+        assert_eq!((gauges.queued_facts, gauges.drain_lag), (5, Duration::from_secs(3)));
+        let mut taken = Vec::new();
+        assert!(receiver.wait(&mut taken));
+        assert_eq!(sender.put(batch(1, 5)), Err(Lost), "what is in hand counts");
+        for batch in &taken {
+            receiver.begins(batch);
+            receiver.ends(batch);
+        }
+        assert_eq!(receiver.backlog().gauges(Instant::from_secs(9)), BusGauges::default());
+        assert_eq!(sender.put(batch(9, 6)), Ok(()), "one batch always fits");
+    }
+
+    #[test]
+    fn without_a_bound_the_lane_is_one() {
+        let (mut sender, receiver) = facts(None);
+        for _ in 0..FACT_LANE_BATCHES {
+            assert_eq!(sender.put(batch(100, 1)), Ok(()));
+        }
+        assert_eq!(sender.put(batch(1, 1)), Err(Lost));
+        let queued = 100 * FACT_LANE_BATCHES as u64;
+        assert_eq!(receiver.backlog().gauges(Instant::from_secs(1)).queued_facts, queued);
+    }
+}
