@@ -1,7 +1,12 @@
 //! Every captured answer of the peer's HTTP API that this version serves, against the real admin
 //! thread over a socket. Values are compared as JSON; what must differ is named where it differs.
 
-use kvtide::admin::{Admin, Ask, Options, Reach, ReactorSeen, Seen, Teller, Unreachable, View};
+#[path = "http_bounds.rs"]
+mod bounds;
+
+use kvtide::admin::{
+    Admin, Ask, Options, Reach, ReactorSeen, Seen, Teller, Times, Unreachable, View,
+};
 use kvtide::arena::Machine;
 use kvtide::cli::{Asked, Settings, Start, parse};
 use kvtide::sockets::Bound;
@@ -28,6 +33,7 @@ struct Scripted {
     /// The mailbox is full.
     full: bool,
     age: Duration,
+    times: Times,
 }
 
 impl Reach for Scripted {
@@ -68,17 +74,31 @@ impl Reach for Scripted {
         Ok(())
     }
 
+    fn pulse(&self, answer: Teller<ReactorSeen>) -> Result<(), Unreachable> {
+        if self.silent {
+            std::mem::forget(answer);
+            return Ok(());
+        }
+        answer(self.seen.lock().expect("nobody panics here").reactor.clone());
+        Ok(())
+    }
+
+    fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable> {
+        self.look(Box::new(move |seen| answer(seen.engine.quotas)))
+    }
+
     fn last_turn_age(&self) -> Duration {
         self.age
     }
 
-    fn metrics_page(&self) -> String {
-        "a_metric 1\n".to_owned()
+    fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String {
+        let answered = reactor.is_some();
+        format!("a_metric 1\nreactor_answered {answered}\n")
     }
 }
 
 struct Server {
-    _admin: Admin,
+    admin: Admin,
     http: SocketAddr,
     metrics: SocketAddr,
     scripted: Arc<Scripted>,
@@ -88,13 +108,14 @@ impl Server {
     fn with(scripted: Scripted, config: Config, document: Value) -> Server {
         let scripted = Arc::new(scripted);
         let patience = Duration::from_millis(if scripted.silent { 20 } else { 60_000 });
-        let options =
-            Options { reach: scripted.clone(), view: View::new(config), document, patience };
+        let times = scripted.times;
+        let view = View::new(config);
+        let options = Options { reach: scripted.clone(), view, document, patience, times };
         let http = Bound::bind("127.0.0.1", 0).expect("some port is free");
         let metrics = Bound::bind("127.0.0.1", 0).expect("some port is free");
         let addresses = (http.address(), metrics.address());
         let admin = Admin::start(http, Some(metrics), options).expect("the thread starts");
-        Server { _admin: admin, http: addresses.0, metrics: addresses.1, scripted }
+        Server { admin, http: addresses.0, metrics: addresses.1, scripted }
     }
 
     fn new() -> Server {
@@ -494,7 +515,7 @@ fn metrics_are_text_and_the_second_listener_has_nothing_else() {
         let answer = exchange(address, "GET", path, b"");
         assert_eq!(
             (answer.status, answer.content_type(), &*answer.body),
-            (200, text, "a_metric 1\n")
+            (200, text, "a_metric 1\nreactor_answered true\n")
         );
     }
 }
