@@ -142,13 +142,13 @@ pub struct ObserveFlags {
     /// Form of log lines: the peer's, or one JSON object a line
     #[arg(long, value_enum, default_value_t = Form::Text, value_name = "FORMAT")]
     pub log_format: Form,
-    /// No metrics, no events, no log lines about requests
+    /// No metrics, no log lines about engines and their traffic
     #[arg(long)]
     pub disable_observability: bool,
     /// No metrics
     #[arg(long, alias = "disable-prometheus")]
     pub disable_metrics: bool,
-    /// No log lines about requests
+    /// No log lines about engines and their traffic
     #[arg(long)]
     pub disable_logging: bool,
     /// Share of objects whose life is measured in histograms

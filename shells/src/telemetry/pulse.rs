@@ -41,7 +41,9 @@ fn add_turns(reactor: &ReactorSeen, page: &mut Page) {
     page.add("kvtide_turn_seconds".to_owned(), histogram, help, [], spread);
     let help = "The longest turn since start, with the slowest event in it.";
     let longest = SeriesValue::Number(reactor.longest_turn.as_secs_f64());
-    let event = [("event", reactor.longest_event.to_owned())];
+    // A turn that held no event was spent on sockets.
+    let event = Some(reactor.longest_event).filter(|event| !event.is_empty());
+    let event = [("event", event.unwrap_or("none").to_owned())];
     page.add("kvtide_longest_turn_seconds".to_owned(), FamilyKind::Gauge, help, event, longest);
 }
 

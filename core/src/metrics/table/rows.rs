@@ -228,7 +228,7 @@ pub static TABLE: [Definition; 55] = [
         Metric::BusQueueDepth,
         "lmcache.event_bus",
         "lmcache_mp.event_bus.queue_depth",
-        "Batches of facts that wait for telemetry.",
+        "Facts that wait for telemetry.",
     ),
     gauge(
         Metric::BusDrainLag,
