@@ -8,17 +8,23 @@
 use kvtide_tests::client::{Client, Install, switched_off};
 use kvtide_tests::server::Server;
 use kvtide_tests::{binary, http};
+use std::path::Path;
+use std::process::Command;
 
 /// Drives one scenario on a pool of 256 MiB.
 fn scenario(name: &str) {
+    scenario_on(name, |binary| Server::start(binary, POOL));
+}
+
+/// The same on a server that is started in a way of its own.
+fn scenario_on(name: &str, start: impl FnOnce(&Path) -> Result<Server, String>) {
     if switched_off() {
         println!("left out: KVTIDE_WITHOUT_CLIENT=1");
         return;
     }
     let client = Client::have(Install::Lean).unwrap_or_else(|why| panic!("{why}"));
     let binary = binary::release().unwrap_or_else(|why| panic!("{why}"));
-    let server = Server::start(&binary, &["--l1-size-gb", "0.25", "--eviction-policy", "LRU"])
-        .unwrap_or_else(|why| panic!("{why}"));
+    let server = start(&binary).unwrap_or_else(|why| panic!("{why}"));
 
     let segments = server.segments();
     assert_eq!(segments.len(), 1, "one pool is mapped: {segments:?}");
@@ -34,6 +40,53 @@ fn scenario(name: &str) {
     assert_eq!(stopped.code, 143, "a clean stop on SIGTERM ends like the peer's:\n{}", stopped.log);
     assert!(stopped.segments_left.is_empty(), "left behind: {:?}", stopped.segments_left);
 }
+
+const POOL: &[&str] = &["--l1-size-gb", "0.25", "--eviction-policy", "LRU"];
+
+/// Another user's process without any capability: nothing that the server does needs more. Where
+/// the suite is not root it is such a process itself.
+#[test]
+fn smoke_as_any_user_without_capabilities() {
+    if !rustix::process::geteuid().is_root() {
+        return scenario("smoke");
+    }
+    let folder = std::env::temp_dir().join(format!("kvtide-any-user-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("the name is free");
+    let own = |path: &Path, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("it is ours");
+    };
+    own(&folder, 0o755);
+    scenario_on("smoke", |binary| {
+        // The build may lie where only its owner can look.
+        let copy = folder.join("kvtide");
+        std::fs::copy(binary, &copy).map_err(|error| format!("{}: {error}", copy.display()))?;
+        own(&copy, 0o755);
+        let launch = || {
+            let mut command = Command::new("setpriv");
+            command.args(ANY_USER).arg(&copy);
+            command
+        };
+        let server = Server::start_by(&launch, POOL)?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.id()));
+        let status = status.map_err(|error| error.to_string())?;
+        for line in ["Uid:\t65534\t65534", "CapEff:\t0000000000000000"] {
+            assert!(status.contains(line), "{line} in {status}");
+        }
+        Ok(server)
+    });
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+}
+
+const ANY_USER: &[&str] = &[
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--bounding-set=-all",
+    "--inh-caps=-all",
+    "--no-new-privs",
+    "--",
+];
 
 /// The driver's own closing line: something passed, nothing failed, nothing was skipped.
 fn verdict(output: &str, name: &str) -> bool {
