@@ -105,8 +105,11 @@ impl Telemetry {
         self.fold.names_are_missing()
     }
 
+    /// What facts make of the page, and this process: the rest has no part in telemetry.
     pub fn page(&self, bus: BusGauges) -> String {
-        self.scraper.page(bus, None)
+        let mut page = self.scraper.of_facts(bus);
+        process::add_process(&mut page);
+        page.render()
     }
 
     /// Bytes of everything that telemetry remembers, when full: for `--print-memory`.
@@ -127,8 +130,19 @@ impl Scraper {
         self.tell(Metric::BusSubscriberExceptions, Some(label), Value::Add(1));
     }
 
-    /// The page: all series, what they belong to, the reactor where it answered, this process.
+    /// The page: all series, what they belong to, the reactor where it answered, the log and this
+    /// process.
     pub fn page(&self, bus: BusGauges, reactor: Option<&ReactorSeen>) -> String {
+        let mut page = self.of_facts(bus);
+        if let Some(reactor) = reactor {
+            pulse::add_reactor(reactor, &mut page);
+        }
+        pulse::add_log(&mut page);
+        process::add_process(&mut page);
+        page.render()
+    }
+
+    fn of_facts(&self, bus: BusGauges) -> Page {
         let queued = Value::Set(bus.queued_facts as f64);
         self.tell(Metric::BusQueueDepth, None, queued);
         self.tell(Metric::BusDrainLag, None, Value::Set(bus.drain_lag.as_secs_f64()));
@@ -137,12 +151,7 @@ impl Scraper {
             Ok(collected) => encode::add_collected(&collected, &mut page),
             Err(error) => tracing::error!(%error, "no metrics could be collected"),
         }
-        if let Some(reactor) = reactor {
-            pulse::add_reactor(reactor, &mut page);
-        }
-        pulse::add_log(&mut page);
-        process::add_process(&mut page);
-        page.render()
+        page
     }
 
     fn tell(&self, metric: Metric, label: Option<(&'static str, Text)>, value: Value) {

@@ -100,7 +100,7 @@ fn batch() -> impl Strategy<Value = (u64, FactBatch)> {
         let some = KeyRange { start: all.end / 2, end: all.end };
         let fact = prop_oneof![of_keys(all), of_keys(some), other()];
         prop::collection::vec(fact, 0..4).prop_map(move |facts| {
-            (wait, FactBatch { at: Instant::ZERO, facts, keys: keys.clone(), lost: 0 })
+            (wait, FactBatch { facts, keys: keys.clone(), ..FactBatch::default() })
         })
     })
 }

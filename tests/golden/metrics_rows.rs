@@ -80,6 +80,7 @@ fn script() -> Vec<FactBatch> {
         facts: vec![fact],
         keys: keys(3),
         lost: 0,
+        ..FactBatch::default()
     };
     facts.into_iter().enumerate().map(batch).collect()
 }
@@ -174,7 +175,7 @@ fn f38_every_row_is_moved_to_a_known_value() {
     script().iter().for_each(|batch| telemetry.take(batch));
     telemetry.scraper().note_lost(11);
     telemetry.scraper().note_failure("Fold");
-    let bus = BusGauges { queued_batches: 9, drain_lag: Duration::from_millis(500) };
+    let bus = BusGauges { queued_facts: 9, drain_lag: Duration::from_millis(500) };
     let page = scrape(&telemetry, bus);
     for (name, labels, value) in EXPECTED {
         assert_eq!(page.value(name, labels), Some(*value), "{name}");

@@ -74,9 +74,8 @@ async fn listen(listener: TcpListener, door: Door, stopped: watch::Receiver<bool
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => match door.places.take() {
                     Some((place, away)) => {
-                        let router = door.router.clone();
-                        let end = stopped.clone();
-                        connections.spawn(serve_one(stream, router, door.times, (place, away), end));
+                        let (router, times, end) = (door.router.clone(), door.times, stopped.clone());
+                        connections.spawn(serve_one(stream, router, times, (place, away), end));
                     }
                     // A socket that was just accepted has room for this; if not, it is as well.
                     None => drop(stream.try_write(TURNED_AWAY)),
