@@ -74,8 +74,8 @@ async fn listen(listener: TcpListener, door: Door, stopped: watch::Receiver<bool
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => match door.places.take() {
                     Some((place, away)) => {
-                        let (router, times, end) = (door.router.clone(), door.times, stopped.clone());
-                        connections.spawn(serve_one(stream, router, times, (place, away), end));
+                        let served = Served { stream, place, away, stopped: stopped.clone() };
+                        connections.spawn(served.to_its_end(door.router.clone(), door.times));
                     }
                     // A socket that was just accepted has room for this; if not, it is as well.
                     None => drop(stream.try_write(TURNED_AWAY)),
@@ -97,31 +97,36 @@ async fn told(mut stopped: watch::Receiver<bool>) {
     stopped.wait_for(|stopped| *stopped).await.ok();
 }
 
-/// One connection, to its end or until its place is taken away.
-async fn serve_one(
+/// One connection.
+struct Served {
     stream: TcpStream,
-    router: Router,
-    times: Times,
-    (place, away): (Place, TakenAway),
+    place: Place,
+    away: TakenAway,
     stopped: watch::Receiver<bool>,
-) {
-    let router = TowerToHyperService::new(router);
-    let place = Arc::new(place);
-    let service = service_fn(move |request| answer(router.clone(), place.clone(), request));
-    let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(times.head)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Guarded::new(stream, times.idle)), service);
-    let mut serving = pin!(serving);
-    tokio::select! {
-        // Faults of a client are its own: there is nobody to tell.
-        _ = serving.as_mut() => return,
-        _ = away => return,
-        () = told(stopped) => serving.as_mut().graceful_shutdown(),
+}
+
+impl Served {
+    /// Serves until it ends, its place is taken away, or the server ends.
+    async fn to_its_end(self, router: Router, times: Times) {
+        let Served { stream, place, away, stopped } = self;
+        let router = TowerToHyperService::new(router);
+        let place = Arc::new(place);
+        let service = service_fn(move |request| answer(router.clone(), place.clone(), request));
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(times.head)
+            .max_headers(HEADERS_MAX)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(Guarded::new(stream, times.idle)), service);
+        let mut serving = pin!(serving);
+        tokio::select! {
+            // Faults of a client are its own: there is nobody to tell.
+            _ = serving.as_mut() => return,
+            _ = away => return,
+            () = told(stopped) => serving.as_mut().graceful_shutdown(),
+        }
+        serving.await.ok();
     }
-    serving.await.ok();
 }
 
 async fn answer(

@@ -31,6 +31,7 @@ pub struct News {
     lines: bool,
     lost: u64,
     refusals: Refusals,
+    comings: Pace,
     summary: Summary,
 }
 
@@ -38,7 +39,8 @@ impl News {
     pub fn new(options: NewsOptions) -> News {
         let NewsOptions { chunk_size, lines, extra_every } = options;
         let summary = Summary::new(extra_every);
-        News { chunk_size, lines, lost: 0, refusals: Refusals::default(), summary }
+        let (refusals, comings) = Default::default();
+        News { chunk_size, lines, lost: 0, refusals, comings, summary }
     }
 
     pub fn tell(&mut self, batch: &FactBatch) {
@@ -54,8 +56,21 @@ impl News {
             tracing::warn!("Telemetry fell behind: {lost} facts lost, {total} since the start");
         }
         for fact in &batch.facts {
+            if comes_or_goes(fact) && !self.may_come_or_go(batch.at) {
+                continue;
+            }
             self.line(fact, batch.at);
         }
+    }
+
+    /// Whether there is a line left for an instance that comes or goes. A whole fleet may, within a
+    /// minute; somebody who only pretends to be one soon finds the log closed.
+    fn may_come_or_go(&mut self, now: Instant) -> bool {
+        let telling = self.comings.telling(now);
+        if telling == Telling::Summary {
+            tracing::warn!("More instances come and go than this log tells in a minute");
+        }
+        telling == Telling::Line
     }
 
     fn line(&mut self, fact: &Fact, now: Instant) {
@@ -122,12 +137,19 @@ impl News {
     }
 }
 
+fn comes_or_goes(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::InstanceRegistered { .. } | Fact::InstanceEnded { .. } | Fact::InstanceTold { .. }
+    )
+}
+
 /// A text that came from a socket, as a log line can bear it: one line, printable, not too long.
 fn shown(text: &str) -> String {
     text.escape_debug().take(SHOWN_CHARS_MAX).collect()
 }
 
-/// What the log says of one refused registration.
+/// What the log says of one more of the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Telling {
     Line,
@@ -163,6 +185,30 @@ impl Refusals {
     }
 }
 
+/// So many lines in a minute.
+#[derive(Debug, Default)]
+struct Pace {
+    began: Instant,
+    lines: usize,
+}
+
+impl Pace {
+    fn telling(&mut self, now: Instant) -> Telling {
+        if now.since(self.began) >= TELL_EVERY {
+            *self = Pace { began: now, lines: 0 };
+        }
+        self.lines += 1;
+        match self.lines {
+            ..=COMINGS_MAX => Telling::Line,
+            COMINGS_OVER => Telling::Summary,
+            _ => Telling::Nothing,
+        }
+    }
+}
+
+/// Lines about instances that come and go, in a minute: a fleet of a few hundred that restarts.
+const COMINGS_MAX: usize = 1024;
+const COMINGS_OVER: usize = COMINGS_MAX + 1;
 /// Characters of a peer's text in one line.
 const SHOWN_CHARS_MAX: usize = 128;
 /// Refusals that are remembered, and lines about them in a minute.
@@ -190,6 +236,17 @@ mod tests {
         assert_eq!(tell(Refusal::ServerDriven, 60), Telling::Nothing);
         assert_eq!(tell(Refusal::Rope, 60), Telling::Line);
         assert_eq!(tell(Refusal::ServerDriven, 61), Telling::Line);
+    }
+
+    #[test]
+    fn who_comes_and_goes_without_end_brings_a_bounded_number_of_lines() {
+        let mut pace = Pace::default();
+        let mut count = [0; 3];
+        for _ in 0..10_000 {
+            count[pace.telling(Instant::from_secs(1)) as usize] += 1;
+        }
+        assert_eq!(count, [COMINGS_MAX, 1, 10_000 - COMINGS_MAX - 1]);
+        assert_eq!(pace.telling(Instant::from_secs(61)), Telling::Line);
     }
 
     #[test]
