@@ -178,6 +178,10 @@ impl Reach for Reactors {
         self.put(Note::Look(Box::new(move |_, reactor| answer(seen(reactor)))))
     }
 
+    fn quota_of(&self, salt: String, answer: Teller<Option<u64>>) -> Result<(), Unreachable> {
+        self.put(Note::Look(Box::new(move |engine, _| answer(engine.quota_of(&salt)))))
+    }
+
     fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable> {
         self.put(Note::Look(Box::new(move |engine, _| answer(engine.quotas()))))
     }

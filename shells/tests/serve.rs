@@ -4,7 +4,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
@@ -190,6 +190,17 @@ fn probes_that_connect_and_close_leave_no_trace() {
     assert_eq!(code, Some(143));
     let others: Vec<&str> = rest.lines().filter(|line| !line.contains("L1 has grown")).collect();
     assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
+fn a_metrics_port_that_is_taken_is_told_and_no_reason_not_to_serve() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = taken.local_addr().expect("it is bound");
+    let server = Running::start("INFO", &["--prometheus-port", &address.port().to_string()]);
+    let warning = format!("--prometheus-port: Address already in use: {address}");
+    assert!(server.said.iter().any(|line| line.contains(&warning)), "{:?}", server.said);
+    assert!(server.get("/metrics").starts_with("HTTP/1.0 200"));
+    assert_eq!(server.stop(Signal::TERM).0, Some(143));
 }
 
 #[test]

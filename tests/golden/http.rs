@@ -83,6 +83,13 @@ impl Reach for Scripted {
         Ok(())
     }
 
+    fn quota_of(&self, wanted: String, answer: Teller<Option<u64>>) -> Result<(), Unreachable> {
+        self.look(Box::new(move |seen| {
+            let found = seen.engine.quotas.iter().find(|(salt, _)| *salt == wanted);
+            answer(found.map(|(_, bytes)| *bytes));
+        }))
+    }
+
     fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable> {
         self.look(Box::new(move |seen| answer(seen.engine.quotas)))
     }

@@ -24,6 +24,10 @@ impl Quota {
         self.bytes.remove(salt).is_some()
     }
 
+    pub fn find(&self, salt: &str) -> Option<u64> {
+        self.bytes.get(salt).copied()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.bytes.iter().map(|(salt, bytes)| (&**salt, *bytes))
     }

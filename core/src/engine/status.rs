@@ -112,6 +112,11 @@ impl Engine {
         }
     }
 
+    /// One tenant's limit.
+    pub fn quota_of(&self, salt: &str) -> Option<u64> {
+        self.quota.find(salt)
+    }
+
     /// Every tenant's limit, for who wants no more than that.
     pub fn quotas(&self) -> Vec<(String, u64)> {
         self.quota.iter().map(|(salt, bytes)| (salt.into(), bytes)).collect()

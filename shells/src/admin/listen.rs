@@ -75,7 +75,7 @@ async fn listen(listener: TcpListener, door: Door, stopped: watch::Receiver<bool
                 Ok((stream, _)) => match door.places.take() {
                     Some((place, away)) => {
                         let served = Served { stream, place, away, stopped: stopped.clone() };
-                        connections.spawn(served.to_its_end(door.router.clone(), door.times));
+                        connections.spawn(served.run(door.router.clone(), door.times));
                     }
                     // A socket that was just accepted has room for this; if not, it is as well.
                     None => drop(stream.try_write(TURNED_AWAY)),
@@ -107,7 +107,7 @@ struct Served {
 
 impl Served {
     /// Serves until it ends, its place is taken away, or the server ends.
-    async fn to_its_end(self, router: Router, times: Times) {
+    async fn run(self, router: Router, times: Times) {
         let Served { stream, place, away, stopped } = self;
         let router = TowerToHyperService::new(router);
         let place = Arc::new(place);

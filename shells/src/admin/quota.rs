@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 pub async fn list(State(site): State<Arc<Site>>) -> Response {
-    match quotas(&site).await {
+    match told(site.patience, |answer| site.reach.quotas(answer)).await {
         Ok(quotas) => {
             let users: Map<String, Value> = quotas.into_iter().map(user).collect();
             ok(json!({ "users": users }))
@@ -25,14 +25,14 @@ pub async fn list(State(site): State<Arc<Site>>) -> Response {
 
 pub async fn get(State(site): State<Arc<Site>>, salt: Salted) -> Response {
     let Some(name) = shown(salt) else { return not_found() };
-    let found = match quotas(&site).await {
-        Ok(quotas) => quotas.into_iter().find(|(salt, _)| salt == salt_of(&name)),
+    let salt = salt_of(&name).to_owned();
+    let found = match told(site.patience, |answer| site.reach.quota_of(salt, answer)).await {
+        Ok(found) => found,
         Err(unreachable) => return busy(unreachable),
     };
-    let limit = found.as_ref().map_or(0, |(_, bytes)| *bytes);
     ok(json!({
         "cache_salt": name,
-        "limit_gb": gib(limit),
+        "limit_gb": gib(found.unwrap_or_default()),
         "current_usage_gb": 0.0,
         "exists": found.is_some(),
     }))
@@ -85,10 +85,6 @@ fn shown(salt: Salted) -> Option<String> {
 /// `_default` is how operators address the empty salt.
 fn salt_of(name: &str) -> &str {
     if name == DEFAULT { "" } else { name }
-}
-
-async fn quotas(site: &Site) -> Result<Vec<(String, u64)>, Unreachable> {
-    told(site.patience, |answer| site.reach.quotas(answer)).await
 }
 
 fn user((salt, bytes): (String, u64)) -> (String, Value) {

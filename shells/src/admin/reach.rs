@@ -76,6 +76,9 @@ pub trait Reach: Send + Sync + 'static {
     /// Asks the reactor about itself alone: no state of the engine is copied.
     fn pulse(&self, answer: Teller<ReactorSeen>) -> Result<(), Unreachable>;
 
+    /// Asks for the limit of one tenant, likewise.
+    fn quota_of(&self, salt: String, answer: Teller<Option<u64>>) -> Result<(), Unreachable>;
+
     /// Asks for the limits of all tenants alone, likewise.
     fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable>;
 
