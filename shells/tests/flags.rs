@@ -2,7 +2,7 @@
 //! broken, and the message names the flag (spec/http-cli §1.1). A flag without a row fails, so the
 //! table stays whole.
 
-use kvtide::arena::Machine;
+use kvtide::arena::{Machine, SharedMount};
 use kvtide::cli::{Asked, Settings, Start, command, parse};
 use std::ffi::OsString;
 use std::process::Command;
@@ -141,12 +141,17 @@ fn fault(words: &[&str]) -> (u8, String) {
     let flags = match parse(args) {
         Ok(Asked::Serve { flags, .. }) => flags,
         Ok(Asked::Print { text, exit, .. }) => return (exit, text),
+        Ok(other) => panic!("{words:?} asks for {other:?}"),
         Err(fault) => return (fault.exit, fault.message),
     };
     let gib = 1 << 30;
     let start = Start {
         environment: &|_| None,
-        machine: Machine { memory_bytes: 64 * gib, shm_free_bytes: Some(64 * gib) },
+        machine: Machine {
+            memory_bytes: 64 * gib,
+            shm: SharedMount::Free(64 * gib),
+            huge_free_bytes: 0,
+        },
         seed: 1,
         random_id: "an-id",
         wall_nanos: 1,
