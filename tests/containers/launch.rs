@@ -89,6 +89,14 @@ pub fn until(server: &mut Server, wanted: impl Fn(&Value) -> bool) -> Value {
     panic!("it does not come to what is wanted: {}\n{}", status(server), server.log());
 }
 
+/// Waits until L1 has its full size.
+pub fn grown(server: &mut Server) {
+    until(server, |status| {
+        let pool = &status["kvtide"]["pool"];
+        pool["usable_bytes"] == pool["configured_bytes"]
+    });
+}
+
 pub fn warnings(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.contains("LMCache WARNING")).collect()
 }
