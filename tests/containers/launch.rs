@@ -1,5 +1,5 @@
-//! How a server is put into a container: namespaces by `unshare`, then a few mounts by a shell, then
-//! the binary in the shell's place.
+//! How a server is put into a container: namespaces by `unshare`, a few mounts by a shell, then the
+//! binary in the shell's place.
 
 use kvtide_tests::server::Server;
 use kvtide_tests::{binary, child, http};

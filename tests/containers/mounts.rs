@@ -101,7 +101,8 @@ fn f49_a_mount_that_fills_up_while_l1_grows_stops_it_until_there_is_room() {
     assert!(client.commit_store(&prompt, b""));
     assert_eq!(client.lookup(&prompt), 2);
 
-    let folder = PathBuf::from(format!("/proc/{}/root/dev/shm", server.id()));
+    // What the server sees as its `/`.
+    let folder = PathBuf::from(format!("/proc/{}/root", server.id())).join("dev/shm");
     std::fs::remove_file(folder.join("filler")).expect("the script made it");
     let grown = until(&mut server, |status| pool(status)["usable_bytes"] == whole);
     assert!(pool(&grown)["waits_for_memory"].is_null(), "{grown}");
