@@ -27,6 +27,11 @@ impl Chains {
         ((limit.next_power_of_two().max(1) + limit) * size_of::<u32>()) as u64
     }
 
+    /// Bytes taken at start.
+    pub fn memory_bytes(&self) -> u64 {
+        ((self.heads.capacity() + self.next.capacity()) * size_of::<u32>()) as u64
+    }
+
     /// The first index under `hash` for which `is_same` holds.
     pub fn find(&self, hash: u64, mut is_same: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut link = self.heads[self.head(hash)];

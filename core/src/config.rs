@@ -71,9 +71,17 @@ impl Default for Limits {
 impl Limits {
     /// Every table holds something, and its entries and its timers have 32-bit names.
     pub fn check(&self) -> Result<(), ConfigError> {
-        // Taken apart, so that a new limit is not forgotten.
-        let Limits { work_units, sessions, lease_cells, instances, told, tickets, waits, lent_ppm } =
-            *self;
+        let Limits {
+            // Taken apart, so that a new limit is not forgotten.
+            work_units,
+            sessions,
+            lease_cells,
+            instances,
+            told,
+            tickets,
+            waits,
+            lent_ppm,
+        } = *self;
         let tables = [
             ("limits.work_units", work_units, 2),
             ("limits.sessions", sessions, 1),

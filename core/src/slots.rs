@@ -118,6 +118,12 @@ impl<T> Slots<T> {
     pub fn is_full(&self) -> bool {
         self.used == self.limit
     }
+
+    /// Bytes taken at start.
+    pub fn memory_bytes(&self) -> u64 {
+        let entries = self.entries.capacity() * Self::ENTRY_BYTES;
+        (entries + self.free.capacity() * size_of::<u32>()) as u64
+    }
 }
 
 #[cfg(test)]

@@ -10,22 +10,26 @@ use rmpv::Value;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 /// One worker of one model.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    pub model: &'static str,
     pub chunk_size: u32,
     pub layers: u32,
     pub hidden: u32,
 }
 
-/// Chunks of 256 KiB at the default chunk size.
-pub const QUARTER: Shape = Shape { chunk_size: 256, layers: 2, hidden: 128 };
+/// Two of its chunks are what a real torch wrote into the sample that `store_inline` sends.
+pub const SAMPLE: Shape = Shape { model: "sample", chunk_size: 64, layers: 1, hidden: 300 };
+/// For servers that serve this shape.
+pub const SAMPLE_CHUNKS: [&str; 2] = ["--chunk-size", "64"];
 
 impl Shape {
     pub fn layout(self) -> Layout {
-        let dtype = Dtype::named("float16").expect("a torch type");
+        let dtype = Dtype::named("bfloat16").expect("a torch type");
         let (layers, slots, hidden) = (self.layers, self.chunk_size, self.hidden);
         Layout { planes: 2, layers, slots, hidden, dtype }
     }
@@ -68,12 +72,12 @@ impl Client {
     pub fn register(&mut self, instance: i64) -> String {
         let registration = EngineDrivenRegistration {
             instance_id: instance,
-            model_name: "m",
+            model_name: self.shape.model,
             world_size: 1,
             block_size: 16,
             num_layers: self.shape.layers.into(),
             hidden_dim_size: self.shape.hidden.into(),
-            dtype_str: "float16",
+            dtype_str: "bfloat16",
             use_mla: false,
             num_physical_slots: None,
         };
@@ -121,18 +125,11 @@ impl Client {
         self.ask(&Request::CommitStore { key, instance, data }) == Value::Boolean(true)
     }
 
-    /// Stores inside the message: every chunk is filled with its own number.
+    /// Stores two chunks of `SAMPLE` inside the message.
     pub fn store_inline(&mut self, prompt: &Prompt) -> bool {
-        let layout = self.shape.layout();
-        let mut data = Vec::new();
-        pickle::head(&layout, &mut data);
-        for chunk in 0..prompt.chunks {
-            data.extend_from_slice(&pickle::tensor_head(&layout));
-            data.resize(data.len() + self.shape.chunk_bytes(), chunk as u8 + 1);
-            data.extend_from_slice(pickle::TENSOR_TAIL);
-        }
-        data.extend_from_slice(pickle::TAIL);
-        self.commit_store(prompt, &data)
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/pickle");
+        let data = std::fs::read(folder.join("bfloat16-2x1x64x300.pickle"));
+        self.commit_store(prompt, &data.expect("the sample is in the folder"))
     }
 
     pub fn lookup(&mut self, prompt: &Prompt) -> u64 {
@@ -159,7 +156,8 @@ impl Client {
         for chunk in 0..prompt.chunks {
             at += pickle::TENSOR_HEAD_BYTES;
             let bytes = &data[at..at + self.shape.chunk_bytes()];
-            assert!(bytes.iter().all(|byte| *byte == chunk as u8 + 1), "chunk {chunk} is itself");
+            let want = (0..bytes.len()).map(|at| (at * 31 + chunk as usize * 101 + 7) as u8);
+            assert!(bytes.iter().copied().eq(want), "chunk {chunk} has its own bytes");
             at += bytes.len() + pickle::TENSOR_TAIL.len();
         }
         self.ask(&Request::CommitRetrieve { key: KeyFrame(&frame), instance });
@@ -186,26 +184,23 @@ pub struct Prompt {
     pub request: String,
     pub chunks: u32,
     tokens: Vec<u32>,
+    model: &'static str,
 }
 
 impl Prompt {
     pub fn new(number: u32, chunks: u32, shape: Shape) -> Prompt {
         let tokens = (0..chunks * shape.chunk_size).map(|at| at ^ (number << 16)).collect();
-        Prompt { request: format!("request-{number}"), chunks, tokens }
+        Prompt { request: format!("request-{number}"), chunks, tokens, model: shape.model }
     }
 
-    /// The same for tokens at hand, one a chunk.
-    pub fn of(tokens: Vec<u32>) -> Prompt {
-        Prompt { request: String::new(), chunks: tokens.len() as u32, tokens }
-    }
-
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
+    /// The same prompt, shorter and of another request; one token is a chunk.
+    pub fn beginning(&self, chunks: u32, request: String) -> Prompt {
+        Prompt { request, chunks, tokens: self.tokens[..chunks as usize].to_vec(), ..*self }
     }
 
     pub fn frame(&self, worker: Option<u32>) -> Vec<u8> {
         let key = Key {
-            model: "m",
+            model: self.model,
             world_size: 1,
             worker,
             tokens: &self.tokens,

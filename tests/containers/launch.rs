@@ -1,5 +1,5 @@
-//! How a server is put into a container: namespaces by `unshare`, then a few mounts by a shell, then
-//! the binary in the shell's place.
+//! How a server is put into a container: namespaces by `unshare`, a few mounts by a shell, then the
+//! binary in the shell's place.
 
 use kvtide_tests::server::Server;
 use kvtide_tests::{binary, child, http};
@@ -87,6 +87,14 @@ pub fn until(server: &mut Server, wanted: impl Fn(&Value) -> bool) -> Value {
         assert_eq!(ended, None, "it ended meanwhile:\n{}", server.log());
     }
     panic!("it does not come to what is wanted: {}\n{}", status(server), server.log());
+}
+
+/// Waits until L1 has its full size.
+pub fn grown(server: &mut Server) {
+    until(server, |status| {
+        let pool = &status["kvtide"]["pool"];
+        pool["usable_bytes"] == pool["configured_bytes"]
+    });
 }
 
 pub fn warnings(log: &str) -> Vec<&str> {

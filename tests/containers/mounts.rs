@@ -1,7 +1,9 @@
 //! `/dev/shm` as container engines make it: small, missing, read-only, or filling up.
 
-use crate::client::{Client, Prompt, QUARTER};
-use crate::launch::{contained, fails, memory_limit, started, status, stop, until, warnings};
+use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
+use crate::launch::{
+    contained, fails, grown, memory_limit, started, status, stop, until, warnings,
+};
 use std::path::PathBuf;
 
 const SMALL_MOUNT: &str = "mount -t tmpfs -o size=64m none /dev/shm\n";
@@ -16,16 +18,17 @@ const NO_MOUNT: &str = "D=$(mktemp -d)\n\
 fn serves_inside_messages(script: &str, told: &[&str]) {
     let script = memory_limit(512) + script;
     let Some(launch) = contained(&["--mount"], &script) else { return };
-    let server = started(&launch, &[]);
+    let mut server = started(&launch, &SAMPLE_CHUNKS);
     let log = server.log();
     let [warning] = warnings(&log)[..] else { panic!("one warning:\n{log}") };
     assert!(told.iter().all(|part| warning.contains(part)), "{warning}");
     let pool = &status(&server)["kvtide"]["pool"];
     assert_eq!((&pool["kind"], &pool["name"]), (&"private".into(), &().into()));
     assert_eq!(pool["configured_bytes"], 256 << 20, "half of the memory limit");
-    let (mut client, name) = Client::registered(server.request, 1, QUARTER);
+    grown(&mut server);
+    let (mut client, name) = Client::registered(server.request, 1, SAMPLE);
     assert_eq!(name, "", "there is nothing to map");
-    let prompt = Prompt::new(1, 3, QUARTER);
+    let prompt = Prompt::new(1, 2, SAMPLE);
     assert_eq!(client.prepare_store(&prompt), None);
     assert!(client.store_inline(&prompt));
     client.expect_inline(&prompt);
@@ -79,7 +82,8 @@ fn f49_a_mount_that_fills_up_while_l1_grows_stops_it_until_there_is_room() {
         kill -CONT $$) &\n";
     let Some(launch) = contained(&["--mount"], script) else { return };
     let whole = 256 << 20;
-    let mut server = started(&launch, &["--l1-size-gb", "0.25", "--shm-name", "filling"]);
+    let named = ["--l1-size-gb", "0.25", "--shm-name", "filling"];
+    let mut server = started(&launch, &[&named[..], &SAMPLE_CHUNKS].concat());
     let short = until(&mut server, |status| !pool(status)["waits_for_memory"].is_null());
     let usable = pool(&short)["usable_bytes"].as_u64().expect("a number");
     assert!(usable >= 2 << 20 && usable < whole, "{short}");
@@ -90,14 +94,15 @@ fn f49_a_mount_that_fills_up_while_l1_grows_stops_it_until_there_is_room() {
     assert!(warning.contains("256.0 MiB") && warning.contains("No space left"), "{warning}");
 
     // What is there is served, and what does not fit is said so.
-    let (mut client, name) = Client::registered(server.request, 1, QUARTER);
+    let (mut client, name) = Client::registered(server.request, 1, SAMPLE);
     assert_eq!(name, "lmcache_l1_pool_filling");
-    let prompt = Prompt::new(1, 2, QUARTER);
+    let prompt = Prompt::new(1, 2, SAMPLE);
     assert_eq!(client.prepare_store(&prompt).map(|slots| slots.len()), Some(2));
     assert!(client.commit_store(&prompt, b""));
     assert_eq!(client.lookup(&prompt), 2);
 
-    let folder = PathBuf::from(format!("/proc/{}/root/dev/shm", server.id()));
+    // What the server sees as its `/`.
+    let folder = PathBuf::from(format!("/proc/{}/root", server.id())).join("dev/shm");
     std::fs::remove_file(folder.join("filler")).expect("the script made it");
     let grown = until(&mut server, |status| pool(status)["usable_bytes"] == whole);
     assert!(pool(&grown)["waits_for_memory"].is_null(), "{grown}");

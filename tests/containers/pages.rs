@@ -1,7 +1,7 @@
 //! Pages of 2 MiB.
 
-use crate::client::{Client, Prompt, QUARTER};
-use crate::launch::{fails, release, start, status, stop};
+use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
+use crate::launch::{SMALL, fails, release, start, status, stop};
 use std::fs;
 use std::process::Command;
 
@@ -51,15 +51,15 @@ fn l1_lies_in_huge_pages_where_there_are_enough() {
         println!("left out: vm.nr_hugepages cannot be raised here");
         return;
     };
-    let server = start(&["--l1-use-hugepages", "--l1-size-gb", "0.0625"]);
+    let server = start(&[&["--l1-use-hugepages"][..], &SMALL, &SAMPLE_CHUNKS].concat());
     let pool = &status(&server)["kvtide"]["pool"];
     assert_eq!((&pool["kind"], &pool["usable_bytes"]), (&"private".into(), &(64 << 20).into()));
     assert!(server.log().contains("pages of 2 MiB"), "{}", server.log());
     let usage = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("it runs");
     let huge = usage.lines().find_map(|line| line.strip_prefix("HugetlbPages:"));
     assert_eq!(huge.map(str::trim), Some("65536 kB"), "{usage}");
-    let (mut client, _) = Client::registered(server.request, 1, QUARTER);
-    let prompt = Prompt::new(1, 4, QUARTER);
+    let (mut client, _) = Client::registered(server.request, 1, SAMPLE);
+    let prompt = Prompt::new(1, 2, SAMPLE);
     assert!(client.store_inline(&prompt));
     client.expect_inline(&prompt);
     stop(server);

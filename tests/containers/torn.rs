@@ -1,7 +1,7 @@
 //! What somebody with access to `/dev/shm` does to a live server's segment.
 
-use crate::client::{Client, Prompt, QUARTER};
-use crate::launch::{SMALL, pool_name, segment, start, status, until, warnings};
+use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
+use crate::launch::{SMALL, grown, pool_name, segment, start, status, until, warnings};
 use std::fs;
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn f49_a_segment_cut_short_ends_the_server_before_it_serves_what_is_lost() {
-    let mut server = start(&SMALL);
-    until(&mut server, |status| status["kvtide"]["pool"]["usable_bytes"] == 64 << 20);
-    let (mut client, name) = Client::registered(server.request, 1, QUARTER);
-    let prompt = Prompt::new(1, 4, QUARTER);
+    let mut server = start(&[&SMALL[..], &SAMPLE_CHUNKS].concat());
+    grown(&mut server);
+    let (mut client, name) = Client::registered(server.request, 1, SAMPLE);
+    let prompt = Prompt::new(1, 2, SAMPLE);
     assert!(client.store_inline(&prompt));
     client.expect_inline(&prompt);
     let path = segment(&name);
@@ -26,10 +26,11 @@ fn f49_a_segment_cut_short_ends_the_server_before_it_serves_what_is_lost() {
 
 #[test]
 fn f49_a_segment_whose_name_is_removed_is_told_of_and_served() {
-    let mut server = start(&SMALL);
+    let mut server = start(&[&SMALL[..], &SAMPLE_CHUNKS].concat());
+    grown(&mut server);
     let name = pool_name(&server).expect("it is shared");
-    let (mut client, _) = Client::registered(server.request, 1, QUARTER);
-    let prompt = Prompt::new(1, 4, QUARTER);
+    let (mut client, _) = Client::registered(server.request, 1, SAMPLE);
+    let prompt = Prompt::new(1, 2, SAMPLE);
     assert!(client.store_inline(&prompt));
     fs::remove_file(segment(&name)).expect("it is this user's");
     until(&mut server, |status| status["kvtide"]["pool"]["name_removed"] == true);

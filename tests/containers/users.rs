@@ -1,7 +1,7 @@
 //! Servers and engines of different users on one `/dev/shm`.
 
-use crate::client::{Client, Prompt, QUARTER};
-use crate::launch::{SMALL, fails, is_root, pool_name, release, segment, start, started};
+use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
+use crate::launch::{SMALL, fails, grown, is_root, pool_name, release, segment, start, started};
 use crate::launch::{stop, unique};
 use kvtide_tests::child;
 use std::fs;
@@ -110,10 +110,11 @@ fn any_user_without_capabilities_can_serve() {
         return;
     }
     let launch = || as_user(USER, USER, copy.program()).expect("asked above");
-    let server = started(&launch, &SMALL);
-    let (mut client, name) = Client::registered(server.request, 1, QUARTER);
+    let mut server = started(&launch, &[&SMALL[..], &SAMPLE_CHUNKS].concat());
+    grown(&mut server);
+    let (mut client, name) = Client::registered(server.request, 1, SAMPLE);
     assert_eq!(fs::metadata(segment(&name)).expect("it is there").uid(), USER);
-    let prompt = Prompt::new(1, 2, QUARTER);
+    let prompt = Prompt::new(1, 2, SAMPLE);
     assert_eq!(client.prepare_store(&prompt).map(|slots| slots.len()), Some(2));
     assert!(client.commit_store(&prompt, b""));
     assert_eq!(client.lookup(&prompt), 2);

@@ -41,3 +41,46 @@ pub(super) fn map_bytes<K, V>(limit: usize) -> u64 {
     let places = (limit * 8 / 7 + 1).next_power_of_two();
     (places * (size_of::<(K, V)>() + 1)) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PolicyKind;
+
+    fn metadata_bytes(config: &Config) -> u64 {
+        let of_objects = ["objects", "eviction policy", "arena"];
+        let tables = table_bytes(config).into_iter();
+        tables.filter(|(name, _)| of_objects.contains(name)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Ten million objects of 512 bytes (design §8).
+    #[test]
+    fn p3_an_object_costs_at_most_256_bytes_beside_its_own() {
+        const OBJECTS: usize = 10_000_000;
+        let policies =
+            [PolicyKind::Lru, PolicyKind::Arc, PolicyKind::IsolatedLru, PolicyKind::Noop];
+        for policy in policies {
+            let config = Config {
+                l1_bytes: (512 * OBJECTS as u64).next_multiple_of(64 << 20),
+                l1_align_bytes: 512,
+                l1_objects_max: OBJECTS,
+                policy,
+                ..Config::default()
+            };
+            let each = metadata_bytes(&config) / OBJECTS as u64;
+            assert!(each <= 256, "{policy:?}: {each} bytes");
+        }
+    }
+
+    /// The list is what the tables take, no less and not much more: a table of this size, made.
+    #[test]
+    fn p3_tables_have_their_size_from_the_start_and_it_is_the_one_listed() {
+        let objects = 4096;
+        let slots = Slots::<crate::engine::l1::objects::Object>::with_limit(objects);
+        let listed = slots_bytes::<crate::engine::l1::objects::Object>(objects);
+        assert_eq!(slots.memory_bytes(), listed);
+        assert_eq!(crate::chains::Chains::with_limit(objects).memory_bytes(), {
+            crate::chains::Chains::bytes(objects)
+        });
+    }
+}

@@ -143,8 +143,8 @@ impl Grower {
             unsafe { madvise(start.cast(), length, Advice::LinuxPopulateWrite) }
         });
         match populated {
-            // Kernels before 5.14 do not know this advice. A segment has its blocks already; touching
-            // them would end this process, should somebody cut the file short meanwhile.
+            // Kernels before 5.14 do not know this advice. A segment has its blocks already, and
+            // touching them would end this process, should somebody cut it short meanwhile.
             Err(Errno::INVAL) if self.segment.is_some() => Ok(()),
             Err(Errno::INVAL) => {
                 self.touch(offset, length);

@@ -70,7 +70,9 @@ impl Settings {
         warnings.extend(sizing.warnings.iter().cloned());
         let engine = engine_of(flags, &sizing, start)?;
         warnings.extend(rounding_warning(flags, &engine));
-        warnings.extend(tables_warning(&engine, start.machine.memory_bytes));
+        if flags.memory.l1_size_gb.is_some() {
+            warnings.extend(tables_warning(&engine, start.machine.memory_bytes));
+        }
         let observed = !flags.observe.disable_observability;
         let metrics = observed && !flags.observe.disable_metrics;
         let document = document::of(flags, &engine, &coordinator, metrics);
