@@ -188,7 +188,9 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         usable_bytes: reactor.usable_bytes,
         pool_waits: reactor.pool_news.waits.map(|error| error.to_string()),
         pool_is_unnamed: reactor.pool_news.is_unnamed,
+        medium_frame_bytes_left: reactor.medium_frame_bytes_left as u64,
         large_frame_bytes_left: reactor.large_frame_bytes_left as u64,
+        buffered_bytes: reactor.buffered_bytes as u64,
         totals: totals(&reactor.counters).to_vec(),
         closings: CLOSINGS.map(|why| (why.label(), reactor.counters.closings(why))).to_vec(),
         turns_by_duration: reactor.turns.buckets.to_vec(),
@@ -211,13 +213,14 @@ fn totals(counters: &Counters) -> [(&'static str, u64); 10] {
 }
 
 /// Every reason to close a connection; protocol faults are one.
-const CLOSINGS: [Closing; 6] = [
+const CLOSINGS: [Closing; 7] = [
     Closing::Protocol(ZmtpFault::Signature),
     Closing::FrameTooLarge,
     Closing::EnvelopeTooLarge,
     Closing::HandshakeTimeout,
     Closing::LargeFrameStalled,
     Closing::MessageStalled,
+    Closing::BuffersFull,
 ];
 /// How long an operator's request waits for the reactor.
 const PATIENCE: Duration = Duration::from_secs(5);

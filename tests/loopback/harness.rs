@@ -8,6 +8,7 @@ use kvtide_core::effect::{Answer, Outbox};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::Event;
 use kvtide_core::front::Front;
+use kvtide_core::limits::{LARGE_FRAME_BUDGET_BYTES, MEDIUM_FRAME_BUDGET_BYTES};
 use kvtide_core::names::{Reply, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::Instant;
@@ -125,7 +126,9 @@ impl<E: Desk + Send + 'static> Server<E> {
     pub fn expect_empty(&self) {
         let status = self.until(|status| (status.connections, status.ready) == (0, 0));
         assert_eq!(status.requests, 0);
-        assert_eq!(status.large_frame_bytes_left, kvtide_core::limits::LARGE_FRAME_BUDGET_BYTES);
+        assert_eq!(status.large_frame_bytes_left, LARGE_FRAME_BUDGET_BYTES);
+        assert_eq!(status.medium_frame_bytes_left, MEDIUM_FRAME_BUDGET_BYTES);
+        assert_eq!(status.buffered_bytes, 0);
         assert_eq!(status.counters.ended, status.counters.accepted);
     }
 }

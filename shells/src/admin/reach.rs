@@ -52,8 +52,11 @@ pub struct ReactorSeen {
     pub pool_waits: Option<String>,
     /// Somebody has removed the segment's name.
     pub pool_is_unnamed: bool,
-    /// Left of the budget that large frames share.
+    /// Left of the budgets that medium and large frames share.
+    pub medium_frame_bytes_left: u64,
     pub large_frame_bytes_left: u64,
+    /// What connections buffer beside that.
+    pub buffered_bytes: u64,
     /// Counted since start, by name.
     pub totals: Vec<(&'static str, u64)>,
     /// Connections that the server closed, by reason.

@@ -283,7 +283,9 @@ fn own_reactor(reactor: &ReactorSeen) -> Value {
         "longest_turn_seconds": reactor.longest_turn.as_secs_f64(),
         "longest_turn_event": reactor.longest_event,
         "turns_by_duration": turns,
+        "medium_frame_bytes_left": reactor.medium_frame_bytes_left,
         "large_frame_bytes_left": reactor.large_frame_bytes_left,
+        "buffered_bytes": reactor.buffered_bytes,
         "totals": named(&reactor.totals),
         "closed_by_us": named(&reactor.closings),
     })
