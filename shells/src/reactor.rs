@@ -15,6 +15,7 @@ pub mod shared;
 pub mod signals;
 pub mod status;
 pub mod turns;
+pub mod watchdog;
 
 mod body;
 mod buffers;
@@ -25,6 +26,7 @@ mod effects;
 mod input;
 mod message;
 mod outgoing;
+mod recent;
 mod requests;
 mod socket;
 
@@ -35,6 +37,7 @@ pub use shared::Desk;
 pub use signals::{Signal, Signals};
 pub use status::{ReactorStatus, table_bytes};
 pub use turns::{LastTurn, TurnTimes};
+pub use watchdog::Watchdog;
 
 use crate::arena::Arena;
 use crate::clock::Clock;
@@ -168,6 +171,11 @@ impl<E: Desk> Reactor<E> {
     /// For `/livez`: an idle reactor turns at least once a second.
     pub fn last_turn(&self) -> LastTurn {
         self.last_turn.clone()
+    }
+
+    /// The last events, oldest first, for whoever has to tell what a panic came after.
+    pub fn recent_events(&self) -> String {
+        self.shared.door.turns.recent().text()
     }
 
     /// Serves until a signal or a note ends the server. Fails only where polling itself does.

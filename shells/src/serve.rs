@@ -9,9 +9,10 @@ use crate::admin::{Admin, Options, View};
 use crate::admin::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
 use crate::cli::{EXIT_STARTUP, Settings};
 use crate::clock::Clock;
+use crate::reactor::watchdog::Sighting;
 use crate::reactor::{
     Closing, Counters, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor,
-    ReactorStatus,
+    ReactorStatus, Watchdog,
 };
 use crate::server::grow::{Received, Word, while_serving};
 use crate::server::news::News;
@@ -29,8 +30,8 @@ use kvtide_lanes::Refused;
 use kvtide_lanes::lane::lane;
 use kvtide_lanes::mailbox::Sender;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Serves until a signal comes. The exit status is the peer's: 130 or 143.
@@ -68,6 +69,7 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     let reach = Reactors {
         sender: reactor.sender(),
         last_turn: reactor.last_turn(),
+        watchdog: Mutex::new(Watchdog::new(reactor.last_turn())),
         clock,
         scraper: settings.metrics.then_some(scraper),
         backlog,
@@ -116,6 +118,8 @@ fn run(reactor: &mut Reactor<Engine>) -> Result<u8, StartFault> {
         Ok(Ok(signal)) => Ok(signal.exit_code()),
         Ok(Err(error)) => Err(StartFault::world(format!("the reactor cannot poll: {error}"))),
         Err(_) => {
+            let recent = reactor.recent_events();
+            tracing::error!("The reactor panicked after these events: {recent}");
             tracing::error!("The reactor panicked and cannot go on; the server aborts.");
             std::process::abort();
         }
@@ -135,6 +139,7 @@ fn telemetry_config(settings: &Settings) -> Result<TelemetryConfig, StartFault> 
 struct Reactors {
     sender: Sender<Note<Engine>>,
     last_turn: LastTurn,
+    watchdog: Mutex<Watchdog>,
     clock: Clock,
     /// None where metrics are off: then `/metrics` tells of the process alone.
     scraper: Option<Scraper>,
@@ -170,6 +175,16 @@ impl Reach for Reactors {
         self.last_turn.age(self.clock.now())
     }
 
+    fn watch(&self) {
+        // A look that panicked leaves nothing half done.
+        let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
+        match watchdog.look(self.clock.now()) {
+            Some(stalled @ Sighting::Stalled { .. }) => tracing::error!("{stalled}"),
+            Some(recovered @ Sighting::Recovered { .. }) => tracing::warn!("{recovered}"),
+            None => {}
+        }
+    }
+
     fn metrics_page(&self) -> String {
         let Some(scraper) = &self.scraper else { return process_page() };
         scraper.page(self.backlog.gauges(self.clock.now()))
@@ -181,6 +196,7 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         connections: reactor.connections as u64,
         requests: reactor.requests as u64,
         stopping: reactor.stopping,
+        stalls: reactor.stalls,
         turns: reactor.turns.turns,
         longest_turn: reactor.turns.longest,
         longest_event: reactor.turns.longest_event,

@@ -23,6 +23,7 @@ pub fn serve(
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
+        tokio::spawn(watch(site.clone()));
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let main = Counted::new(http, places)?;
         let serving =
@@ -42,6 +43,14 @@ pub fn serve(
     });
     runtime.shutdown_timeout(Duration::ZERO);
     served
+}
+
+/// Looks after the reactor for as long as this thread serves.
+async fn watch(site: Arc<Site>) {
+    loop {
+        sleep(WATCH_EVERY).await;
+        site.reach.watch();
+    }
 }
 
 async fn stop(mut stopped: watch::Receiver<bool>) {
@@ -171,3 +180,5 @@ const IDLE_MAX: Duration = Duration::from_secs(75);
 /// How long requests under way may take once the server ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often the reactor is looked after.
+const WATCH_EVERY: Duration = Duration::from_secs(1);

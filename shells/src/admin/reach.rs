@@ -40,6 +40,8 @@ pub struct ReactorSeen {
     /// Requests that wait for their answer.
     pub requests: u64,
     pub stopping: bool,
+    /// How often the reactor was found standing still.
+    pub stalls: u64,
     pub turns: u64,
     pub longest_turn: Duration,
     /// The slowest event of the longest turn; `""` where it held none.
@@ -76,6 +78,9 @@ pub trait Reach: Send + Sync + 'static {
 
     /// Time since the last turn ended. Read without asking anybody.
     fn last_turn_age(&self) -> Duration;
+
+    /// Called about once a second by the admin thread, to look after the reactor.
+    fn watch(&self) {}
 
     /// The page for Prometheus.
     fn metrics_page(&self) -> String;

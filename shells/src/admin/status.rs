@@ -279,6 +279,7 @@ fn own_reactor(reactor: &ReactorSeen) -> Value {
         "connections": reactor.connections,
         "requests": reactor.requests,
         "stopping": reactor.stopping,
+        "stalls": reactor.stalls,
         "turns": reactor.turns,
         "longest_turn_seconds": reactor.longest_turn.as_secs_f64(),
         "longest_turn_event": reactor.longest_event,

@@ -145,6 +145,7 @@ impl<E: Desk> Reactor<E> {
             pool_name: self.shared.arena.pool_name().map(str::to_owned),
             usable_bytes: self.shared.arena.usable_bytes(),
             pool_news: self.shared.arena.news(),
+            stalls: self.shared.door.turns.stalls(),
             turns: self.shared.door.turns.times().clone(),
             counters: self.shared.counters.clone(),
         }

@@ -117,7 +117,8 @@ impl Connection {
         let terms = shared.terms();
         while share.messages > 0 {
             match self.phase {
-                Phase::Reading if self.may_ask(terms) => {}
+                // Who has hung up is heard to the end, or it would stay for ever.
+                Phase::Reading if self.hung_up || self.may_ask(terms) => {}
                 Phase::Working(_) if share.work > 0 && !self.starving => {
                     self.work(shared, share);
                     continue;

@@ -3,8 +3,9 @@
 
 use super::buffers::{Budgets, Buffers};
 use super::counters::Counters;
+use super::recent::EventName;
 use super::requests::Requests;
-use super::turns::{Turns, event_name};
+use super::turns::Turns;
 use crate::arena::Arena;
 use crate::clock::Clock;
 use kvtide_core::effect::Outbox;
@@ -61,7 +62,8 @@ pub struct Door<E> {
 impl<E: Desk> Door<E> {
     pub fn tell(&mut self, event: Event<'_>) {
         let now = self.clock.now();
-        let name = event_name(&event);
+        let name = EventName::of(&event);
+        self.turns.begins(now, name);
         self.engine.handle(now, event, &mut self.out);
         self.turns.event(name, self.clock.now().since(now));
     }

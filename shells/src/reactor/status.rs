@@ -24,6 +24,8 @@ pub struct ReactorStatus {
     /// Bytes of L1 that have memory behind them.
     pub usable_bytes: u64,
     pub pool_news: PoolNews,
+    /// How often the watchdog found the reactor standing still.
+    pub stalls: u64,
     pub turns: TurnTimes,
     pub counters: Counters,
 }
