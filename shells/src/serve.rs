@@ -30,8 +30,8 @@ use kvtide_lanes::Refused;
 use kvtide_lanes::lane::lane;
 use kvtide_lanes::mailbox::Sender;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 /// Serves until a signal comes. The exit status is the peer's: 130 or 143.

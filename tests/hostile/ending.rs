@@ -58,6 +58,8 @@ fn p2_sigterm_answers_what_came_whole_once_and_ends_every_stream() {
     let mut many: Vec<Client> = (0..50).map(|_| stranger(&server)).collect();
     until(&mut server, |status| status["kvtide"]["reactor"]["requests"] == 1);
     many.iter_mut().for_each(|client| client.write(&burst));
+    let segments = server.segments();
+    assert_eq!(segments.len(), 1, "one pool is mapped");
     server.signal(Signal::TERM).expect("it runs");
 
     let reading = std::thread::spawn(move || answers(&mut slow).len());
@@ -72,7 +74,7 @@ fn p2_sigterm_answers_what_came_whole_once_and_ends_every_stream() {
     assert_eq!(answers(&mut stalled), wanted, "a store that stalls is told that it failed");
     assert_eq!(reading.join().expect("it reads"), sent / request.len());
     assert!(answers(&mut bystander.client).is_empty(), "who asked nothing hears nothing");
-    let stopped = server.ended().unwrap_or_else(|why| panic!("{why}"));
+    let stopped = server.ended(segments).unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(stopped.code, 143, "{}", stopped.log);
     assert!(stopped.segments_left.is_empty(), "{:?}", stopped.segments_left);
 }
@@ -88,8 +90,9 @@ fn a_second_signal_ends_a_server_that_still_owes_answers() {
         sent += count;
         assert!(sent < much.len(), "nobody reads the answers");
     }
+    let segments = server.segments();
     server.signal(Signal::TERM).expect("it runs");
     server.signal(Signal::INT).expect("it runs still, or its process is not waited for yet");
-    let stopped = server.ended().unwrap_or_else(|why| panic!("{why}"));
+    let stopped = server.ended(segments).unwrap_or_else(|why| panic!("{why}"));
     assert!([130, 143].contains(&stopped.code), "{}: {}", stopped.code, stopped.log);
 }

@@ -143,10 +143,6 @@ impl Server {
         Err(format!("it does not come to what is wanted: {last:#}"))
     }
 
-    pub fn signal(&self, signal: Signal) -> Result<(), String> {
-        self.child.signal(signal).map_err(|error| error.to_string())
-    }
-
     /// Bytes of its own that the process has in memory: not those of segments and files.
     pub fn resident_bytes(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
@@ -156,13 +152,9 @@ impl Server {
         kibibytes.unwrap_or(0_u64) << 10
     }
 
-    /// Waits for the end and says how it ended, without a signal of ours.
-    pub fn ended(mut self) -> Result<Stopped, String> {
-        let segments = self.segments();
-        self.end_of(segments)
-    }
-
-    fn end_of(&mut self, segments: Vec<PathBuf>) -> Result<Stopped, String> {
+    /// Waits for the end and says how it ended, without a signal of ours. `segments` are those that
+    /// it had.
+    pub fn ended(mut self, segments: Vec<PathBuf>) -> Result<Stopped, String> {
         let ended = self.child.wait(STOP_TIME_MAX).map_err(|error| error.to_string())?;
         let Some(status) = ended else {
             return Err(format!("the server does not end:\n{}", self.log()));
@@ -178,10 +170,10 @@ impl Server {
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub fn stop(mut self) -> Result<Stopped, String> {
+    pub fn stop(self) -> Result<Stopped, String> {
         let segments = self.segments();
-        self.child.signal(Signal::TERM).map_err(|error| error.to_string())?;
-        self.end_of(segments)
+        self.signal(Signal::TERM)?;
+        self.ended(segments)
     }
 }
 

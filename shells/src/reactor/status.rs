@@ -2,8 +2,8 @@
 
 use super::counters::Counters;
 use super::turns::TurnTimes;
-use crate::arena::PoolNews;
 use super::{CONNECTIONS_PER_TURN, buffers, connection, requests};
+use crate::arena::PoolNews;
 use kvtide_core::limits;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Looks at the reactor from another thread: one ERROR when it stands still, one line when it goes
-//! on. Invariant: a stall is told once, however long it lasts; a process that was stopped as a whole
-//! is none, as its reactor turns again before the second look.
+//! on. Invariant: a stall is told once, however long it lasts; a process that was stopped as a
+//! whole is none, as its reactor turns again before the second look.
 
 use super::turns::LastTurn;
 use kvtide_core::time::{Duration, Instant};
