@@ -30,6 +30,8 @@ pub struct Bystander {
     pub instance: InstanceId,
     pool: File,
     rounds: u64,
+    /// The round whose prompt is found in every later one.
+    first: u64,
     uids: u64,
 }
 
@@ -84,17 +86,23 @@ impl Bystander {
         let name = field(&answer, "shm_name").as_str().expect("a pool has a name").to_owned();
         let pool = File::options().read(true).write(true).open(format!("/dev/shm/{name}"));
         let pool = pool.expect("the pool is ours to map");
-        Bystander { client, instance: InstanceId(instance), pool, rounds: 0, uids: 1 }
+        Bystander { client, instance: InstanceId(instance), pool, rounds: 0, first: 0, uids: 1 }
     }
 
     /// Stores a new prompt, finds it and the first one of all, and reads both back.
     pub fn round(&mut self) {
-        let stored = Prompt::new(self.rounds + 1000 * self.instance.0 as u64, CHUNKS);
+        let seed = 1000 * self.instance.0 as u64;
+        let stored = Prompt::new(seed + self.rounds, CHUNKS);
         self.store(&stored);
         self.expect_cached(&stored);
-        let first = Prompt::new(1000 * self.instance.0 as u64, CHUNKS);
+        let first = Prompt::new(seed + self.first, CHUNKS);
         self.expect_cached(&first.renamed(&format!("again-{}", self.rounds)));
         self.rounds += 1;
+    }
+
+    /// What it stored so far may be evicted.
+    pub fn forget(&mut self) {
+        self.first = self.rounds;
     }
 
     pub fn store(&mut self, prompt: &Prompt) {

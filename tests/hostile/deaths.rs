@@ -158,6 +158,7 @@ fn p1_a_client_stopped_past_every_lifetime_that_goes_on_writing_harms_nobody() {
     for seed in 0..12 {
         bystander.store(&Prompt::new(900_000 + seed, 64));
     }
+    bystander.forget();
     let newest: Vec<Prompt> = (9..12).map(|seed| Prompt::new(900_000 + seed, 64)).collect();
     victim.signal(Signal::CONT);
     victim.goes_on();
