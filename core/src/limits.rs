@@ -50,10 +50,17 @@ pub const REQUESTS_PER_CONNECTION_MAX: usize = 4096;
 pub const REQUESTS_MAX: usize = 262_144;
 /// Frames of one message.
 pub const FRAMES_MAX: usize = 16;
-/// Frames up to this size are buffered at once (design §7).
+/// What a message may take without asking: small requests are always read (design §7).
+pub const SMALL_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Messages up to this size wait their turn for the budget of medium frames where it is used up.
 pub const SMALL_FRAME_BYTES_MAX: usize = 4 << 20;
-/// Frames up to this size wait their turn for the shared budget; larger ones close the connection.
+/// Bytes of medium frames being buffered over all connections.
+pub const MEDIUM_FRAME_BUDGET_BYTES: usize = 128 << 20;
+/// Frames up to this size wait their turn for the budget of large ones; beyond it, a frame closes
+/// its connection.
 pub const LARGE_FRAME_BYTES_MAX: usize = 64 << 20;
+/// All frames of a message together: the largest one, what names it, and small ones beside it.
+pub const MESSAGE_BYTES_MAX: usize = LARGE_FRAME_BYTES_MAX + 4 * SMALL_MESSAGE_BYTES_MAX;
 /// Bytes of large frames being buffered over all connections.
 pub const LARGE_FRAME_BUDGET_BYTES: usize = 128 << 20;
 /// Messages of one connection in one turn.
@@ -62,6 +69,13 @@ pub const MESSAGES_PER_TURN: usize = 64;
 pub const INPUT_BYTES_PER_TURN: usize = 64 << 10;
 /// Bytes of answers queued for one connection before its requests are no longer read.
 pub const OUTPUT_BYTES_MAX: usize = 8 << 20;
+/// Everything that connections buffer beside what the two budgets of frames granted them: small
+/// messages, bytes not decoded yet, queued answers. When half of it is used, who leaves more than
+/// `SMALL_MESSAGE_BYTES_MAX` of answers unread is not read either; when all of it is, those who
+/// stand still are closed, the stillest first.
+pub const BUFFER_BUDGET_BYTES: usize = 256 << 20;
+/// Who buffers less is not closed for it.
+pub const BUFFER_BYTES_MIN: usize = 8 << 10;
 
 /// Token memo: raw bytes and hashes over all sessions.
 pub const MEMO_BYTES_MAX: usize = 64 << 20;
@@ -91,8 +105,6 @@ pub const FACT_LANE_BATCHES: usize = 1024;
 const _: () = assert!(SUPERBLOCK_BYTES_MIN.is_power_of_two(), "superblocks are powers of two");
 const _: () = assert!(SUPERBLOCK_BYTES_MAX.is_power_of_two(), "superblocks are powers of two");
 const _: () = assert!(REQUEST_CHUNKS_MAX <= WORK_UNITS, "one row of a request fits one turn");
-const _: () = assert!(SMALL_FRAME_BYTES_MAX < LARGE_FRAME_BYTES_MAX, "small is less than large");
-const _: () = assert!(LARGE_FRAME_BYTES_MAX <= LARGE_FRAME_BUDGET_BYTES, "any one frame fits");
 const _: () = assert!(INPUT_BYTES_PER_TURN <= SMALL_FRAME_BYTES_MAX, "a turn reads a part");
 const _: () = assert!(REQUEST_CHUNKS_MAX <= LEASE_CELLS_MAX, "one request can be leased whole");
 const _: () = assert!(REQUESTS_PER_CONNECTION_MAX <= REQUESTS_MAX, "one connection has its share");
@@ -101,3 +113,11 @@ const _: () =
 const _: () = assert!(GROW_STEP_BYTES.is_multiple_of(GROW_STEP_BYTES_MIN), "steps halve evenly");
 const _: () = assert!(GROW_STEP_BYTES_MIN >= SUPERBLOCK_BYTES_MIN, "a step can be published");
 const _: () = assert!(LENT_PPM_MAX <= 1_000_000, "a share is a part");
+const _: () = assert!(SMALL_MESSAGE_BYTES_MAX < SMALL_FRAME_BYTES_MAX, "small, medium and");
+const _: () = assert!(SMALL_FRAME_BYTES_MAX < LARGE_FRAME_BYTES_MAX, "large in this order");
+const _: () = assert!(SMALL_FRAME_BYTES_MAX <= MEDIUM_FRAME_BUDGET_BYTES, "the largest is granted");
+const _: () = assert!(MESSAGE_BYTES_MAX <= LARGE_FRAME_BUDGET_BYTES, "the largest is granted");
+const _: () =
+    assert!(2 * OUTPUT_BYTES_MAX <= BUFFER_BUDGET_BYTES, "one client alone is no shortage");
+const _: () =
+    assert!(CONNECTIONS_MAX * BUFFER_BYTES_MIN <= BUFFER_BUDGET_BYTES, "some can be closed");

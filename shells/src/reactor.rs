@@ -15,6 +15,7 @@ pub mod shared;
 pub mod signals;
 pub mod status;
 pub mod turns;
+pub mod watchdog;
 
 mod body;
 mod buffers;
@@ -25,6 +26,7 @@ mod effects;
 mod input;
 mod message;
 mod outgoing;
+mod recent;
 mod requests;
 mod socket;
 
@@ -35,6 +37,7 @@ pub use shared::Desk;
 pub use signals::{Signal, Signals};
 pub use status::{ReactorStatus, table_bytes};
 pub use turns::{LastTurn, TurnTimes};
+pub use watchdog::Watchdog;
 
 use crate::arena::Arena;
 use crate::clock::Clock;
@@ -44,14 +47,14 @@ use control::Stopping;
 use kvtide_core::effect::Outbox;
 use kvtide_core::event::Event;
 use kvtide_core::front::Front;
-use kvtide_core::limits::CONNECTIONS_MAX;
+use kvtide_core::limits::{BUFFER_BUDGET_BYTES, CONNECTIONS_MAX};
 use kvtide_core::names;
 use kvtide_core::slots::Slots;
 use kvtide_core::time::{Duration, Instant};
 use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
 use listener::{Accepted, Listener, Spare};
 use mio::{Events, Poll, Token, Waker};
-use shared::{Door, Shared};
+use shared::{Door, Shared, Terms};
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
@@ -93,6 +96,8 @@ pub struct Reactor<E> {
     facts_lost: u64,
     last_turn: LastTurn,
     sweep_at: Instant,
+    /// Where the next look for connections that stand still begins, so that each has its turn.
+    reclaim_from: u32,
     stopping: Option<Stopping>,
 }
 
@@ -126,6 +131,7 @@ impl<E: Desk> Reactor<E> {
             facts_lost: 0,
             last_turn,
             sweep_at: Instant::ZERO,
+            reclaim_from: 0,
             stopping: None,
         })
     }
@@ -166,6 +172,11 @@ impl<E: Desk> Reactor<E> {
         self.last_turn.clone()
     }
 
+    /// The last events, oldest first, for whoever has to tell what a panic came after.
+    pub fn recent_events(&self) -> String {
+        self.shared.door.turns.recent().text()
+    }
+
     /// Serves until a signal or a note ends the server. Fails only where polling itself does.
     pub fn run(&mut self) -> io::Result<Signal> {
         loop {
@@ -192,6 +203,7 @@ impl<E: Desk> Reactor<E> {
         self.serve_ready();
         self.tick();
         self.take_notes();
+        self.wind_up();
         self.carry_out();
         self.write();
         self.sweep();
@@ -217,7 +229,7 @@ impl<E: Desk> Reactor<E> {
             until = until.min(tick);
         }
         if let Some(stopping) = &self.stopping {
-            until = until.min(stopping.until);
+            until = until.min(stopping.next_step(now));
         }
         until.since(now)
     }
@@ -246,7 +258,7 @@ impl<E: Desk> Reactor<E> {
                             connection.mark_dirty(&mut self.shared);
                         }
                     }
-                    list(&mut self.ready, connection, self.shared.stopping);
+                    list(&mut self.ready, connection, self.shared.terms());
                 }
             }
         }
@@ -300,7 +312,7 @@ impl<E: Desk> Reactor<E> {
             let Some(connection) = self.connections.find_mut(name.0) else { continue };
             connection.listed = false;
             match connection.serve(&mut self.shared) {
-                Served::Again => list(&mut self.ready, connection, self.shared.stopping),
+                Served::Again => list(&mut self.ready, connection, self.shared.terms()),
                 Served::Idle => {}
                 Served::Ended => {
                     // What its last requests brought about is queued first, and ends with it.
@@ -329,7 +341,7 @@ impl<E: Desk> Reactor<E> {
                 connection.mark_dirty(&mut self.shared);
             }
             // With its answers gone it may be allowed to ask again.
-            list(&mut self.ready, connection, self.shared.stopping);
+            list(&mut self.ready, connection, self.shared.terms());
         }
         self.shared.tell_sent();
         self.carry_out();
@@ -337,20 +349,23 @@ impl<E: Desk> Reactor<E> {
 
     /// Grants what was waited for, and now and then looks for connections that stand still.
     fn sweep(&mut self) {
-        while let Some((name, bytes)) = self.shared.large.grant() {
+        while let Some((name, class, bytes)) = self.shared.budgets.grant() {
             match self.connections.find_mut(name.0) {
                 Some(connection) => {
-                    connection.granted(bytes, self.shared.now);
-                    list(&mut self.ready, connection, self.shared.stopping);
+                    connection.is_granted(class, bytes, self.shared.now);
+                    list(&mut self.ready, connection, self.shared.terms());
                 }
-                None => self.shared.large.release(bytes),
+                None => self.shared.budgets.of(class).release(bytes),
             }
         }
         while !self.shared.requests.is_full() {
             let Some(name) = self.shared.starved.pop_front() else { break };
             let Some(connection) = self.connections.find_mut(name.0) else { continue };
             connection.starving = false;
-            list(&mut self.ready, connection, self.shared.stopping);
+            list(&mut self.ready, connection, self.shared.terms());
+        }
+        if self.shared.buffered_bytes > BUFFER_BUDGET_BYTES {
+            self.reclaim();
         }
         if self.shared.now < self.sweep_at {
             return;
@@ -360,7 +375,34 @@ impl<E: Desk> Reactor<E> {
             let Some(connection) = self.connections.at_mut(index) else { continue };
             if let Some(why) = connection.overdue(&self.shared) {
                 connection.close(&mut self.shared, why);
-                list(&mut self.ready, connection, self.shared.stopping);
+            }
+            // Also whoever was held only because buffers were scarce.
+            list(&mut self.ready, connection, self.shared.terms());
+        }
+    }
+
+    /// The buffers of all connections together are too many: those that have stood still for about
+    /// the longest time are closed, until there is room for a while.
+    fn reclaim(&mut self) {
+        let now = self.shared.now;
+        let still = |connection: &Connection| connection.stands_still(now);
+        let all = self.connections.iter();
+        let Some(longest) = all.filter_map(|(_, connection)| still(connection)).max() else {
+            return;
+        };
+        let from = self.reclaim_from;
+        let places = self.connections.high_water();
+        for step in 0..places {
+            if self.shared.buffered_bytes <= BUFFER_BUDGET_BYTES - RECLAIM_BYTES {
+                return;
+            }
+            self.reclaim_from = (from + step + 1) % places;
+            let Some(connection) = self.connections.at_mut((from + step) % places) else {
+                continue;
+            };
+            if connection.stands_still(now).is_some_and(|time| time >= longest / 2) {
+                connection.close(&mut self.shared, Closing::BuffersFull);
+                list(&mut self.ready, connection, self.shared.terms());
             }
         }
     }
@@ -393,8 +435,8 @@ impl<E: Desk> Reactor<E> {
 }
 
 /// Puts a connection on the ready list, where it can be brought forward and is not there yet.
-fn list(ready: &mut VecDeque<names::Connection>, connection: &mut Connection, stopping: bool) {
-    if !connection.listed && connection.wants_service(stopping) {
+fn list(ready: &mut VecDeque<names::Connection>, connection: &mut Connection, terms: Terms) {
+    if !connection.listed && connection.wants_service(terms) {
         connection.listed = true;
         ready.push_back(connection.name);
     }
@@ -417,3 +459,5 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// An idle reactor turns this often, so that `/livez` can tell it from a hung one.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// What closing connections that stand still frees at a time.
+const RECLAIM_BYTES: usize = BUFFER_BUDGET_BYTES / 16;

@@ -10,9 +10,10 @@ use crate::admin::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
 use crate::cli::{EXIT_STARTUP, Settings};
 use crate::clock::Clock;
 use crate::log;
+use crate::reactor::watchdog::Sighting;
 use crate::reactor::{
     Closing, Counters, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor,
-    ReactorStatus,
+    ReactorStatus, Watchdog,
 };
 use crate::server::grow::{Received, Word, while_serving};
 use crate::server::news::{News, NewsOptions};
@@ -28,7 +29,7 @@ use kvtide_core::wire::zmtp::ZmtpFault;
 use kvtide_lanes::Refused;
 use kvtide_lanes::mailbox::Sender;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -65,6 +66,7 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     let reach = Reactors {
         sender: reactor.sender(),
         last_turn: reactor.last_turn(),
+        watchdog: Mutex::new(Watchdog::new(reactor.last_turn())),
         clock,
         scraper: settings.metrics.then_some(scraper),
         backlog,
@@ -113,6 +115,8 @@ fn run(reactor: &mut Reactor<Engine>) -> Result<u8, StartFault> {
         Ok(Ok(signal)) => Ok(signal.exit_code()),
         Ok(Err(error)) => Err(StartFault::world(format!("the reactor cannot poll: {error}"))),
         Err(_) => {
+            let recent = reactor.recent_events();
+            tracing::error!("The reactor panicked after these events: {recent}");
             tracing::error!("The reactor panicked and cannot go on; the server aborts.");
             log::flush(LOG_PATIENCE);
             std::process::abort();
@@ -143,6 +147,7 @@ fn news(settings: &Settings) -> Option<News> {
 struct Reactors {
     sender: Sender<Note<Engine>>,
     last_turn: LastTurn,
+    watchdog: Mutex<Watchdog>,
     clock: Clock,
     /// None where metrics are off: then `/metrics` tells of the process alone.
     scraper: Option<Scraper>,
@@ -190,6 +195,16 @@ impl Reach for Reactors {
         self.last_turn.age(self.clock.now())
     }
 
+    fn watch(&self) {
+        // A look that panicked leaves nothing half done.
+        let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
+        match watchdog.look(self.clock.now()) {
+            Some(stalled @ Sighting::Stalled { .. }) => tracing::error!("{stalled}"),
+            Some(recovered @ Sighting::Recovered { .. }) => tracing::warn!("{recovered}"),
+            None => {}
+        }
+    }
+
     fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String {
         let Some(scraper) = &self.scraper else { return process_page() };
         scraper.page(self.backlog.gauges(self.clock.now()), reactor)
@@ -201,6 +216,7 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         connections: reactor.connections as u64,
         requests: reactor.requests as u64,
         stopping: reactor.stopping,
+        stalls: reactor.stalls,
         turns: reactor.turns.turns,
         turns_total: reactor.turns.total,
         longest_turn: reactor.turns.longest,
@@ -209,7 +225,9 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         usable_bytes: reactor.usable_bytes,
         pool_waits: reactor.pool_news.waits.map(|error| error.to_string()),
         pool_is_unnamed: reactor.pool_news.is_unnamed,
+        medium_frame_bytes_left: reactor.medium_frame_bytes_left as u64,
         large_frame_bytes_left: reactor.large_frame_bytes_left as u64,
+        buffered_bytes: reactor.buffered_bytes as u64,
         totals: totals(&reactor.counters).to_vec(),
         closings: closings().map(|why| (why.label(), reactor.counters.closings(why))).collect(),
         turns_by_duration: reactor.turns.buckets.to_vec(),
@@ -240,7 +258,8 @@ fn closings() -> impl Iterator<Item = Closing> {
         Closing::EnvelopeTooLarge => Some(Closing::HandshakeTimeout),
         Closing::HandshakeTimeout => Some(Closing::LargeFrameStalled),
         Closing::LargeFrameStalled => Some(Closing::MessageStalled),
-        Closing::MessageStalled => None,
+        Closing::MessageStalled => Some(Closing::BuffersFull),
+        Closing::BuffersFull => None,
     };
     std::iter::successors(Some(Closing::Protocol(ZmtpFault::Signature)), next)
 }

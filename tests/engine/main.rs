@@ -9,5 +9,6 @@ mod readers;
 mod room;
 mod runs;
 mod script;
+mod stopped;
 mod transcript;
 mod writers;

@@ -201,6 +201,19 @@ fn f55_a_body_that_is_cut_is_ended_before_its_connection() {
 }
 
 #[test]
+fn p2_a_store_whose_body_stalls_is_answered_when_the_server_ends() {
+    let server = storing();
+    let mut client = Client::open(server.address);
+    client.write(&commit_head(BODY.len() as u32));
+    client.write(&BODY[..BODY.len() / 2]);
+    server.until(|status| status.requests == 1);
+    server.note(kvtide::reactor::Note::Stop(kvtide::reactor::Signal::Terminate));
+    assert_eq!(client.receive(), [b"u", COMMIT, REFUSED]);
+    client.expect_closed();
+    server.join();
+}
+
+#[test]
 fn a_body_under_way_is_finished_when_the_server_ends() {
     let server = storing();
     let mut client = Client::open(server.address);

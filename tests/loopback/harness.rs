@@ -2,12 +2,13 @@
 
 use kvtide::arena::Arena;
 use kvtide::clock::Clock;
-use kvtide::reactor::{Desk, ListenAddress, Note, Parts, Reactor, ReactorStatus, Signal};
+use kvtide::reactor::{Desk, LastTurn, ListenAddress, Note, Parts, Reactor, ReactorStatus, Signal};
 use kvtide_core::config::Config;
 use kvtide_core::effect::{Answer, Outbox};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::Event;
 use kvtide_core::front::Front;
+use kvtide_core::limits::{LARGE_FRAME_BUDGET_BYTES, MEDIUM_FRAME_BUDGET_BYTES};
 use kvtide_core::names::{Reply, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::Instant;
@@ -34,6 +35,7 @@ const LOOKS_MAX: usize = 2_000_000;
 
 pub struct Server<E: Desk> {
     pub address: SocketAddr,
+    pub last_turn: LastTurn,
     sender: Sender<Note<E>>,
     thread: JoinHandle<io::Result<Signal>>,
 }
@@ -73,9 +75,10 @@ impl<E: Desk + Send + 'static> Server<E> {
     fn at(engine: E, address: &ListenAddress) -> (Server<E>, ListenAddress) {
         let (mut reactor, sender) = reactor(engine);
         let bound = reactor.listen(address).expect("the address is free");
+        let last_turn = reactor.last_turn();
         let thread = std::thread::spawn(move || reactor.run());
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        (Server { address: nowhere, sender, thread }, bound)
+        (Server { address: nowhere, last_turn, sender, thread }, bound)
     }
 
     pub fn status(&self) -> ReactorStatus {
@@ -125,7 +128,9 @@ impl<E: Desk + Send + 'static> Server<E> {
     pub fn expect_empty(&self) {
         let status = self.until(|status| (status.connections, status.ready) == (0, 0));
         assert_eq!(status.requests, 0);
-        assert_eq!(status.large_frame_bytes_left, kvtide_core::limits::LARGE_FRAME_BUDGET_BYTES);
+        assert_eq!(status.large_frame_bytes_left, LARGE_FRAME_BUDGET_BYTES);
+        assert_eq!(status.medium_frame_bytes_left, MEDIUM_FRAME_BUDGET_BYTES);
+        assert_eq!(status.buffered_bytes, 0);
         assert_eq!(status.counters.ended, status.counters.accepted);
     }
 }
@@ -238,6 +243,16 @@ impl Client {
         }
     }
 
+    /// The next message of the server; None when it has closed its side instead.
+    pub fn receive_or_end(&mut self) -> Option<Vec<Vec<u8>>> {
+        while self.messages.is_empty() {
+            if !self.read_or_end() {
+                return None;
+            }
+        }
+        self.messages.pop_front()
+    }
+
     pub fn call(&mut self, frames: &[&[u8]]) -> Vec<Vec<u8>> {
         self.send(frames);
         self.receive()
@@ -249,13 +264,20 @@ impl Client {
     }
 
     fn read_some(&mut self) {
+        assert!(self.read_or_end(), "the server closed the connection");
+    }
+
+    /// False at the end of the stream.
+    fn read_or_end(&mut self) -> bool {
         let mut bytes = [0; 64 << 10];
         let count = self.stream.read(&mut bytes).expect("the server answers in time");
-        assert!(count > 0, "the server closed the connection");
         let (mut messages, mut output) = (Vec::new(), Vec::new());
         self.inbox.feed(&bytes[..count], &mut messages, &mut output).expect("it speaks ZMTP");
         self.messages.extend(messages);
-        self.write(&output);
+        if !output.is_empty() {
+            self.write(&output);
+        }
+        count > 0
     }
 
     /// Waits for the server to close its side.

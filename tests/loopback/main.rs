@@ -3,8 +3,10 @@
 mod harness;
 
 mod bodies;
+mod budgets;
 mod departures;
 mod fairness;
 mod orders;
 mod protocol;
 mod shutdown;
+mod stalls;

@@ -4,6 +4,7 @@ use crate::harness::{Client, NIL, NOOP, PING, Script, Server, message};
 use kvtide::reactor::{Note, Signal};
 use kvtide_core::effect::Answer;
 use kvtide_core::event::{Ask, Event};
+use std::io::Write;
 use std::net::TcpStream;
 
 /// Keeps every question of nobody in particular, answers others.
@@ -58,4 +59,51 @@ fn a_second_signal_ends_at_once_a_client_that_does_not_read() {
     server.note(Note::Stop(Signal::Terminate));
     server.note(Note::Stop(Signal::Interrupt));
     assert_eq!(server.join(), Signal::Terminate);
+}
+
+/// Reads to the end of the stream.
+fn uids(client: &mut Client) -> Vec<Vec<u8>> {
+    let mut uids = Vec::new();
+    while let Some(answer) = client.receive_or_end() {
+        uids.push(answer.into_iter().next().expect("a message has frames"));
+    }
+    uids
+}
+
+#[test]
+fn p2_what_came_whole_before_the_end_is_answered_once_and_then_the_stream_ends() {
+    let server = holding();
+    // One who left answers unread: some requests wait in the server's queue, some in the sockets.
+    let mut slow = Client::open(server.address);
+    let sent = slow.stuff(&server, &message(&[&[1; 60_000], NOOP]));
+    // One whose last request is cut, and one who waits.
+    let (mut cut, mut waiting) = (Client::open(server.address), Client::open(server.address));
+    let three = [message(&[b"a", NOOP]), message(&[b"b", NOOP]), message(&[b"c", PING, NIL])];
+    let three = three.concat();
+    cut.write(&three[..three.len() - 1]);
+    waiting.write(&three);
+    server.until(|status| status.requests == 1);
+    server.note(Note::Stop(Signal::Terminate));
+    let whole = sent / message(&[&[1; 60_000], NOOP]).len();
+    assert_eq!(uids(&mut slow), vec![vec![1; 60_000]; whole]);
+    assert_eq!(uids(&mut cut), [b"a", b"b"]);
+    assert_eq!(uids(&mut waiting), [b"a", b"b", b"c"]);
+    assert_eq!(server.join(), Signal::Terminate);
+}
+
+#[test]
+fn who_asks_while_the_server_ends_is_answered_or_sees_the_end() {
+    let server = holding();
+    let (mut owed, mut late) = (Client::open(server.address), Client::open(server.address));
+    // Keeps the server from ending before its time is up.
+    owed.stuff(&server, &message(&[&[1; 60_000], NOOP]));
+    server.note(Note::Stop(Signal::Terminate));
+    server.until(|status| status.stopping);
+    late.write(&message(&[b"l", PING, NIL]));
+    let answers = uids(&mut late);
+    assert!(answers.is_empty() || answers == [b"l"], "{answers:?}");
+    // Nobody takes it any more, and nobody chokes on it.
+    late.stream.write_all(&message(&[b"m", NOOP])).ok();
+    drop(late);
+    server.join();
 }

@@ -4,6 +4,7 @@
 use crate::child::{Watched, shell_code, tail};
 use crate::http;
 use rustix::process::Signal;
+use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,6 +33,8 @@ const ATTEMPTS: u32 = 8;
 const READY_POLL: Duration = Duration::from_millis(20);
 /// Looks at `/readyz`: 60 s and more.
 const READY_POLLS: u32 = 3000;
+/// Looks at `/status`: 60 s and more.
+const STATUS_POLLS: u32 = 3000;
 /// How long a stop may take: outstanding work has 10 s, the last flush 2 s (design §7).
 const STOP_TIME_MAX: Duration = Duration::from_secs(60);
 /// The exit code of a start that failed, a port being taken among the reasons (spec/http-cli §1.1).
@@ -63,6 +66,21 @@ impl Server {
             }
         }
         Err(format!("the server did not start in {ATTEMPTS} attempts, at last:\n{last}"))
+    }
+
+    /// Likewise, after a shell has set limits: `ulimits` is what follows `ulimit`.
+    pub fn start_within(
+        ulimits: &str,
+        binary: &Path,
+        arguments: &[&str],
+    ) -> Result<Server, String> {
+        let script = format!("ulimit {ulimits} && exec \"$0\" \"$@\"");
+        let shell = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]).arg(binary);
+            command
+        };
+        Server::start_by(&shell, arguments)
     }
 
     /// None when ready, else the code with which the server has ended.
@@ -103,6 +121,48 @@ impl Server {
         tail(&self.child.output(), 200)
     }
 
+    /// What `/status` says.
+    pub fn status(&self) -> Result<Value, String> {
+        let answer =
+            http::get(self.admin, "/status").map_err(|error| format!("/status: {error}"))?;
+        serde_json::from_str(&answer.body).map_err(|error| format!("/status: {error}"))
+    }
+
+    /// Looks at `/status` until it is as wanted.
+    pub fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Result<Value, String> {
+        let mut last = Value::Null;
+        for _ in 0..STATUS_POLLS {
+            last = self.status()?;
+            if wanted(&last) {
+                return Ok(last);
+            }
+            if self.child.wait(READY_POLL).map_err(|error| error.to_string())?.is_some() {
+                return Err(format!("the server has ended:\n{}", self.log()));
+            }
+        }
+        Err(format!("it does not come to what is wanted: {last:#}"))
+    }
+
+    /// Bytes of its own that the process has in memory: not those of segments and files.
+    pub fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kibibytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        kibibytes.unwrap_or(0_u64) << 10
+    }
+
+    /// Waits for the end and says how it ended, without a signal of ours. `segments` are those that
+    /// it had.
+    pub fn ended(mut self, segments: Vec<PathBuf>) -> Result<Stopped, String> {
+        let ended = self.child.wait(STOP_TIME_MAX).map_err(|error| error.to_string())?;
+        let Some(status) = ended else {
+            return Err(format!("the server does not end:\n{}", self.log()));
+        };
+        let segments_left = segments.into_iter().filter(|path| path.exists()).collect();
+        Ok(Stopped { code: shell_code(status), segments_left, log: self.log() })
+    }
+
     /// The named shared-memory segments that the server maps now.
     pub fn segments(&self) -> Vec<PathBuf> {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()));
@@ -110,15 +170,10 @@ impl Server {
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub fn stop(mut self) -> Result<Stopped, String> {
+    pub fn stop(self) -> Result<Stopped, String> {
         let segments = self.segments();
-        self.child.signal(Signal::TERM).map_err(|error| error.to_string())?;
-        let ended = self.child.wait(STOP_TIME_MAX).map_err(|error| error.to_string())?;
-        let Some(status) = ended else {
-            return Err(format!("the server does not stop on SIGTERM:\n{}", self.log()));
-        };
-        let segments_left = segments.into_iter().filter(|path| path.exists()).collect();
-        Ok(Stopped { code: shell_code(status), segments_left, log: self.log() })
+        self.signal(Signal::TERM)?;
+        self.ended(segments)
     }
 }
 

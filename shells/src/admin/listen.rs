@@ -37,6 +37,7 @@ pub fn serve(
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
+        tokio::spawn(look_after(site.clone()));
         let times = site.times;
         let places = Places::new(CONNECTIONS_MAX, PROBES_MAX);
         let main = Door { router: router(site.clone()), places, times };
@@ -90,6 +91,14 @@ async fn listen(listener: TcpListener, door: Door, stopped: watch::Receiver<bool
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
     timeout(LAST_REQUESTS, all).await.ok();
+}
+
+/// Looks after the reactor for as long as this thread serves.
+async fn look_after(site: Arc<Site>) {
+    loop {
+        sleep(WATCH_EVERY).await;
+        site.reach.watch();
+    }
 }
 
 async fn told(mut stopped: watch::Receiver<bool>) {
@@ -235,3 +244,5 @@ const LAST_REQUESTS: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\
                              connection: close\r\n\r\n";
+/// How often the reactor is looked after.
+const WATCH_EVERY: Duration = Duration::from_secs(1);

@@ -40,6 +40,8 @@ pub struct ReactorSeen {
     /// Requests that wait for their answer.
     pub requests: u64,
     pub stopping: bool,
+    /// How often the reactor was found standing still.
+    pub stalls: u64,
     pub turns: u64,
     /// All of them together.
     pub turns_total: Duration,
@@ -54,8 +56,11 @@ pub struct ReactorSeen {
     pub pool_waits: Option<String>,
     /// Somebody has removed the segment's name.
     pub pool_is_unnamed: bool,
-    /// Left of the budget that large frames share.
+    /// Left of the budgets that medium and large frames share.
+    pub medium_frame_bytes_left: u64,
     pub large_frame_bytes_left: u64,
+    /// What connections buffer beside that.
+    pub buffered_bytes: u64,
     /// Counted since start, by name.
     pub totals: Vec<(&'static str, u64)>,
     /// Connections that the server closed, by reason.
@@ -84,6 +89,9 @@ pub trait Reach: Send + Sync + 'static {
 
     /// Time since the last turn ended. Read without asking anybody.
     fn last_turn_age(&self) -> Duration;
+
+    /// Called about once a second by the admin thread, to look after the reactor.
+    fn watch(&self) {}
 
     /// The page for Prometheus, with what the reactor says of itself where it does.
     fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String;

@@ -25,6 +25,11 @@ impl Body {
         Body { ticket, reader, places, is_lost: false }
     }
 
+    /// Memory that it holds.
+    pub fn buffer_bytes(&self) -> usize {
+        self.places.capacity() * size_of::<Option<Place>>()
+    }
+
     /// Takes in the next part, whatever its size.
     pub fn feed(&mut self, part: &[u8], arena: &mut Arena) {
         let (places, is_lost) = (&self.places, &mut self.is_lost);

@@ -1,8 +1,12 @@
 //! Memory for messages in the making and for answers: a few buffers that go round, so that a
-//! message costs no allocation and an idle connection holds none; and the budget that frames over
-//! `SMALL_FRAME_BYTES_MAX` share (design §7).
+//! message costs no allocation and an idle connection holds none; and the budgets that frames share
+//! which are more than a small request (design §7).
 
+use kvtide_core::limits::{
+    LARGE_FRAME_BUDGET_BYTES, MEDIUM_FRAME_BUDGET_BYTES, SMALL_FRAME_BYTES_MAX,
+};
 use kvtide_core::names::Connection;
+use kvtide_core::time::Instant;
 use std::collections::VecDeque;
 
 /// Empty buffers with room in them.
@@ -26,17 +30,108 @@ impl Buffers {
     }
 }
 
-/// Who may buffer large frames, and who waits to. First come, first served: a frame that does not
-/// fit keeps its place, so a stream of smaller ones cannot starve it.
+/// Which budget a frame that is no small request belongs to. Two, so that nobody's 60 MB hold up
+/// somebody's long prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Up to `SMALL_FRAME_BYTES_MAX`.
+    Medium,
+    /// Up to `LARGE_FRAME_BYTES_MAX`.
+    Large,
+}
+
+impl Class {
+    pub const ALL: [Class; 2] = [Class::Medium, Class::Large];
+
+    /// The class of a frame that makes its message as long as that.
+    pub fn of(message_bytes: usize) -> Class {
+        if message_bytes <= SMALL_FRAME_BYTES_MAX { Class::Medium } else { Class::Large }
+    }
+}
+
+/// The budgets of both classes.
 #[derive(Debug)]
-pub struct LargeFrames {
+pub struct Budgets([Budget; 2]);
+
+impl Budgets {
+    pub fn new() -> Budgets {
+        let budgets = [MEDIUM_FRAME_BUDGET_BYTES, LARGE_FRAME_BUDGET_BYTES];
+        Budgets(budgets.map(Budget::new))
+    }
+
+    pub fn of(&mut self, class: Class) -> &mut Budget {
+        &mut self.0[class as usize]
+    }
+
+    /// The next that is granted what it waits for, if there is room for any.
+    pub fn grant(&mut self) -> Option<(Connection, Class, usize)> {
+        Class::ALL.into_iter().find_map(|class| {
+            self.of(class).grant().map(|(connection, bytes)| (connection, class, bytes))
+        })
+    }
+
+    /// A connection that ended no longer waits.
+    pub fn forget(&mut self, connection: Connection) {
+        self.0.iter_mut().for_each(|budget| budget.forget(connection));
+    }
+
+    /// Gives back all that a connection was granted.
+    pub fn release(&mut self, granted: &mut Granted) {
+        for class in Class::ALL {
+            self.of(class).release(std::mem::take(&mut granted.bytes[class as usize]));
+        }
+    }
+
+    pub fn is_contended(&self, class: Class) -> bool {
+        self.0[class as usize].is_contended()
+    }
+
+    pub fn left_bytes(&self, class: Class) -> usize {
+        self.0[class as usize].left_bytes
+    }
+}
+
+/// What one connection was granted for its message.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted {
+    bytes: [usize; 2],
+    /// When it was granted the first of it, and what the message had by then.
+    pub since: Instant,
+    pub had: usize,
+}
+
+impl Granted {
+    pub fn nothing() -> Granted {
+        Granted { bytes: [0; 2], since: Instant::ZERO, had: 0 }
+    }
+
+    pub fn add(&mut self, class: Class, bytes: usize, (now, message_bytes): (Instant, usize)) {
+        if self.total() == 0 {
+            (self.since, self.had) = (now, message_bytes);
+        }
+        self.bytes[class as usize] += bytes;
+    }
+
+    pub fn of(&self, class: Class) -> usize {
+        self.bytes[class as usize]
+    }
+
+    pub fn total(&self) -> usize {
+        self.bytes[0] + self.bytes[1]
+    }
+}
+
+/// Who may buffer frames of one class, and who waits to. First come, first served: a frame that
+/// does not fit keeps its place, so a stream of smaller ones cannot starve it.
+#[derive(Debug)]
+pub struct Budget {
     left_bytes: usize,
     waiting: VecDeque<(Connection, usize)>,
 }
 
-impl LargeFrames {
-    pub fn new(budget_bytes: usize) -> LargeFrames {
-        LargeFrames { left_bytes: budget_bytes, waiting: VecDeque::new() }
+impl Budget {
+    fn new(budget_bytes: usize) -> Budget {
+        Budget { left_bytes: budget_bytes, waiting: VecDeque::new() }
     }
 
     /// True when the bytes are granted. Else the connection waits, and `grant` names it later.
@@ -70,12 +165,8 @@ impl LargeFrames {
         self.waiting.retain(|(waiting, _)| *waiting != connection);
     }
 
-    pub fn is_contended(&self) -> bool {
+    fn is_contended(&self) -> bool {
         !self.waiting.is_empty()
-    }
-
-    pub fn left_bytes(&self) -> usize {
-        self.left_bytes
     }
 }
 
@@ -95,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_waits_is_not_overtaken_by_a_smaller_one() {
-        let mut large = LargeFrames::new(100);
+        let mut large = Budget::new(100);
         assert!(large.reserve(connection(1), 70));
         assert!(!large.reserve(connection(2), 60));
         assert!(!large.reserve(connection(3), 10), "it would fit, but it came later");
@@ -103,12 +194,12 @@ mod tests {
         large.release(70);
         assert_eq!(large.grant(), Some((connection(2), 60)));
         assert_eq!(large.grant(), Some((connection(3), 10)));
-        assert_eq!((large.grant(), large.left_bytes()), (None, 30));
+        assert_eq!((large.grant(), large.left_bytes), (None, 30));
     }
 
     #[test]
     fn f55_who_leaves_while_waiting_is_forgotten() {
-        let mut large = LargeFrames::new(10);
+        let mut large = Budget::new(10);
         assert!(large.reserve(connection(1), 10));
         assert!(!large.reserve(connection(2), 10));
         assert!(!large.reserve(connection(3), 10));

@@ -9,15 +9,18 @@
 //! payload is no longer read, that an open body was cut, and, once, that the connection ended.
 
 use super::body::Body;
+use super::buffers::{Class, Granted};
 use super::counters::Closing;
 use super::message::Message;
-use super::outgoing::{Outgoing, Progress};
+use super::outgoing::{self, Outgoing, Progress};
 use super::requests::OwnRequests;
-use super::shared::{Desk, Shared};
+use super::shared::{Desk, Shared, Terms};
 use super::socket::Socket;
 use kvtide_core::event::Event;
 use kvtide_core::front::{Body as Data, Job};
-use kvtide_core::limits::{OUTPUT_BYTES_MAX, REQUESTS_PER_CONNECTION_MAX};
+use kvtide_core::limits::{
+    BUFFER_BYTES_MIN, OUTPUT_BYTES_MAX, REQUESTS_PER_CONNECTION_MAX, SMALL_MESSAGE_BYTES_MAX,
+};
 use kvtide_core::names::{self, Reply};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
@@ -41,10 +44,10 @@ pub struct Connection {
     /// Bytes that were read and not decoded yet, from `unread_at` on.
     pub(super) unread: Vec<u8>,
     pub(super) unread_at: usize,
-    /// Bytes of the shared budget that this connection was granted for its message.
-    pub(super) large_bytes: usize,
-    /// When it was granted the first of them, and what the message had by then.
-    pub(super) large_since: (Instant, usize),
+    /// Bytes of the shared budgets that this connection was granted for its message.
+    pub(super) granted: Granted,
+    /// What it buffers beside those, as the total over all connections has it.
+    accounted_bytes: usize,
     pub(super) own: OwnRequests,
     pub(super) outgoing: Outgoing,
     /// Nothing can be sent any more; what would be sent is dropped.
@@ -63,6 +66,10 @@ pub struct Connection {
     pub(super) accepted: Instant,
     /// When bytes came last.
     pub(super) heard: Instant,
+    /// When bytes were written last.
+    wrote: Instant,
+    /// The server ends and has taken all that it still takes of this connection.
+    pub(super) drained: bool,
 }
 
 /// What the connection does next.
@@ -121,8 +128,8 @@ impl Connection {
             body: None,
             unread: Vec::new(),
             unread_at: 0,
-            large_bytes: 0,
-            large_since: (now, 0),
+            granted: Granted::nothing(),
+            accounted_bytes: 0,
             own: OwnRequests::default(),
             outgoing: Outgoing::default(),
             mute: false,
@@ -135,6 +142,8 @@ impl Connection {
             starving: false,
             accepted: now,
             heard: now,
+            wrote: now,
+            drained: false,
         }
     }
 
@@ -168,36 +177,38 @@ impl Connection {
     }
 
     /// Whether more of its requests may be taken up: not while it has too many without an answer or
-    /// does not read its answers (P3), nor when the server ends, unless a body is to be finished.
-    pub(super) fn may_ask(&self, stopping: bool) -> bool {
-        !self.is_held() && (!stopping || self.body.is_some())
+    /// does not read its answers (P3), nor when the server ends and has answered what had come,
+    /// unless a body is to be finished.
+    pub(super) fn may_ask(&self, terms: Terms) -> bool {
+        !self.is_held(terms) && (!terms.stopping || !self.drained || self.body.is_some())
     }
 
-    fn is_held(&self) -> bool {
+    fn is_held(&self, terms: Terms) -> bool {
         let held_bytes = self.outgoing.queued_bytes() + self.own.envelope_bytes() as u64;
-        held_bytes > OUTPUT_BYTES_MAX as u64 || self.own.len() >= REQUESTS_PER_CONNECTION_MAX
+        let most = if terms.scarce { SMALL_MESSAGE_BYTES_MAX } else { OUTPUT_BYTES_MAX };
+        held_bytes > most as u64 || self.own.len() >= REQUESTS_PER_CONNECTION_MAX
     }
 
     /// Whether there are bytes of it that were not decoded, as far as is known.
-    fn has_input(&self) -> bool {
+    pub(super) fn has_input(&self) -> bool {
         self.readable || self.unread_at < self.unread.len()
     }
 
     /// Whether serving it could bring it forward.
-    pub(super) fn wants_service(&self, stopping: bool) -> bool {
+    pub(super) fn wants_service(&self, terms: Terms) -> bool {
         let input = self.has_input();
         match self.phase {
             Phase::Verdict(_) => false,
             Phase::Waiting => self.hung_up,
-            Phase::Working(_) => !self.starving && (self.hung_up || !self.is_held()),
-            Phase::Reading => input && (self.hung_up || self.may_ask(stopping)),
+            Phase::Working(_) => !self.starving && (self.hung_up || !self.is_held(terms)),
+            Phase::Reading => input && (self.hung_up || self.may_ask(terms)),
             Phase::Discarding => self.readable || !self.decoder.is_ready(),
         }
     }
 
     /// Who has hung up takes no answers: it is never held for those that it does not read.
     pub(super) fn let_go_of_answers<E: Desk>(&mut self, shared: &mut Shared<E>) {
-        if self.hung_up && self.is_held() {
+        if self.hung_up && self.is_held(shared.terms()) {
             self.silence(shared);
         }
     }
@@ -207,7 +218,10 @@ impl Connection {
     pub(super) fn is_owed(&self) -> bool {
         match self.phase {
             Phase::Working(_) | Phase::Verdict(_) => true,
-            Phase::Reading | Phase::Waiting => self.body.is_some() || !self.outgoing.is_empty(),
+            Phase::Reading | Phase::Waiting => {
+                let asks = self.has_input() && !self.drained;
+                asks || self.body.is_some() || !self.outgoing.is_empty()
+            }
             Phase::Discarding => false,
         }
     }
@@ -222,7 +236,9 @@ impl Connection {
             }
             // Two that wait for more may each hold what the other waits for.
             Phase::Reading | Phase::Waiting
-                if shared.large.is_contended() && self.blocks_others(shared.now) =>
+                if Class::ALL.into_iter().any(|class| {
+                    shared.budgets.is_contended(class) && self.blocks_others(class, shared.now)
+                }) =>
             {
                 Some(Closing::LargeFrameStalled)
             }
@@ -233,15 +249,18 @@ impl Connection {
         }
     }
 
-    /// Whether it holds some of the shared budget and brings too little for that. A byte now and
-    /// then renews `heard`, hence the average.
-    fn blocks_others(&self, now: Instant) -> bool {
-        let (since, bytes_then) = self.large_since;
-        let held = now.since(since);
-        let expected = u128::from(LARGE_FRAME_BYTES_PER_SECOND) * held.as_millis() / 1000;
-        let slow = (self.message.bytes().saturating_sub(bytes_then) as u128) < expected;
-        let still = now.since(self.heard) >= LARGE_FRAME_TIME;
-        self.large_bytes > 0 && (still || held >= LARGE_FRAME_TIME && slow)
+    /// Whether it holds some of a shared budget and brings too little for that. A byte now and then
+    /// renews `heard`, hence the average.
+    fn blocks_others(&self, class: Class, now: Instant) -> bool {
+        let patience = match class {
+            Class::Medium => MEDIUM_FRAME_TIME,
+            Class::Large => LARGE_FRAME_TIME,
+        };
+        let held = now.since(self.granted.since);
+        let expected = u128::from(FRAME_BYTES_PER_SECOND) * held.as_millis() / 1000;
+        let slow = (self.message.bytes().saturating_sub(self.granted.had) as u128) < expected;
+        let still = now.since(self.heard) >= patience;
+        self.granted.of(class) > 0 && (still || held >= patience && slow)
     }
 
     /// Whether a message or its inline body has begun and holds memory until it has ended.
@@ -249,9 +268,34 @@ impl Connection {
         self.message.is_begun() || self.body.is_some()
     }
 
+    /// Brings the total of what connections buffer up to date.
+    pub(super) fn account<E>(&mut self, shared: &mut Shared<E>) {
+        let message = self.message.capacity().saturating_sub(self.granted.total());
+        let body = self.body.as_ref().map_or(0, Body::buffer_bytes);
+        let bytes = message
+            + body
+            + self.unread.capacity()
+            + self.outgoing.buffer_bytes()
+            + self.own.envelope_bytes();
+        shared.buffered_bytes = shared.buffered_bytes - self.accounted_bytes + bytes;
+        self.accounted_bytes = bytes;
+    }
+
+    /// For how long it has buffered something without bringing or taking a byte. None where closing
+    /// it would gain next to nothing.
+    pub(super) fn stands_still(&self, now: Instant) -> Option<Duration> {
+        (self.accounted_bytes > BUFFER_BYTES_MIN).then(|| now.since(self.heard.max(self.wrote)))
+    }
+
     /// Writes what is queued, as far as the socket and the turn's share go. True when there is
     /// more to write at once.
     pub fn flush<E: Desk>(&mut self, shared: &mut Shared<E>) -> bool {
+        let more = self.write(shared);
+        self.account(shared);
+        more
+    }
+
+    fn write<E: Desk>(&mut self, shared: &mut Shared<E>) -> bool {
         if !self.writable || self.mute {
             return false;
         }
@@ -260,7 +304,11 @@ impl Connection {
         let view = |place| arena.slice(place).expect("the engine sends places that are usable");
         let written =
             self.outgoing.write(&mut self.socket, WRITE_BYTES_PER_TURN, view, &mut shared.sent);
-        shared.counters.output_bytes += before - self.outgoing.queued_bytes();
+        let taken = before - self.outgoing.queued_bytes();
+        shared.counters.output_bytes += taken;
+        if taken > 0 {
+            self.wrote = shared.now;
+        }
         if let Some(buffer) = self.outgoing.take_buffer() {
             shared.buffers.give(buffer);
         }
@@ -303,12 +351,32 @@ impl Connection {
         self.socket.shut_output();
         self.phase = Phase::Discarding;
         (self.unread, self.unread_at) = (Vec::new(), 0);
+        self.account(shared);
+    }
+
+    /// The server ends, and a body that stands still must not keep its request from an answer.
+    pub(super) fn cut_body<E: Desk>(&mut self, shared: &mut Shared<E>) {
+        if let Some(body) = self.body.take() {
+            self.plan = Plan::Skip;
+            shared.door.tell(body.cut());
+        }
+    }
+
+    /// The server ends and has said all that it has to say to this client.
+    pub(super) fn take_leave<E>(&mut self, shared: &mut Shared<E>) {
+        self.drained = true;
+        if !self.mute && !self.is_owed() && self.own.len() == 0 {
+            self.mute = true;
+            self.socket.shut_output();
+            self.account(shared);
+        }
     }
 
     /// The connection is over. The socket is closed when `self` is dropped.
     pub fn end<E: Desk>(mut self, shared: &mut Shared<E>) {
         self.drop_work(shared);
         shared.counters.ended += 1;
+        shared.buffered_bytes -= self.accounted_bytes;
         shared.door.tell(Event::ConnectionEnded { connection: self.name });
     }
 
@@ -321,7 +389,7 @@ impl Connection {
         }
         shared.requests.drop_all(&mut self.own);
         if let Phase::Waiting = self.phase {
-            shared.large.forget(self.name);
+            shared.budgets.forget(self.name);
         }
         if std::mem::take(&mut self.starving) {
             shared.starved.retain(|starved| *starved != self.name);
@@ -333,7 +401,7 @@ impl Connection {
     /// The current message is done with.
     pub(super) fn drop_message<E>(&mut self, shared: &mut Shared<E>) {
         shared.buffers.give(self.message.reset());
-        shared.large.release(std::mem::take(&mut self.large_bytes));
+        shared.budgets.release(&mut self.granted);
     }
 
     /// Reads once into `into`. None when nothing is there for now.
@@ -360,17 +428,20 @@ impl Connection {
     }
 }
 
-/// A connection, its place in the table and in the list of free places.
-pub(super) const ENTRY_BYTES: usize = size_of::<Connection>() + 24;
+/// A connection, its place in the table and in the list of free places, and what it keeps of its
+/// queue.
+pub(super) const ENTRY_BYTES: usize = size_of::<Connection>() + 24 + outgoing::KEPT_BYTES;
 /// What one connection may be sent in one turn.
 const WRITE_BYTES_PER_TURN: usize = 1 << 20;
 /// How long a handshake may take; the peer's library gives up at the same time
 /// (spec/wire §1.1).
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
-/// How long a large frame may stand still while others wait for its share of the budget.
+/// How long a frame may stand still while others wait for its share of the budget. A medium one
+/// comes whole within a moment, and more of them wait for each other.
+const MEDIUM_FRAME_TIME: Duration = Duration::from_secs(2);
 const LARGE_FRAME_TIME: Duration = Duration::from_secs(10);
-/// What it brings on average, once that time has passed, while others wait.
-const LARGE_FRAME_BYTES_PER_SECOND: u64 = 1 << 20;
+/// What a frame brings on average, once that time has passed, while others wait.
+const FRAME_BYTES_PER_SECOND: u64 = 1 << 20;
 /// How long a message may stand still although nobody waits: what it holds is bounded, but not
 /// free. A client writes a message at one go; one that pauses for as long has left.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
@@ -385,7 +456,10 @@ mod tests {
     use kvtide_core::config::Config;
     use kvtide_core::effect::Outbox;
     use kvtide_core::front::Front;
-    use kvtide_core::limits::LARGE_FRAME_BUDGET_BYTES;
+    use kvtide_core::limits::{
+        LARGE_FRAME_BUDGET_BYTES, LARGE_FRAME_BYTES_MAX, MEDIUM_FRAME_BUDGET_BYTES,
+        MESSAGE_BYTES_MAX, SMALL_FRAME_BYTES_MAX,
+    };
     use kvtide_core::wire::zmtp::READY_DEALER;
     use mio::net::UnixStream;
 
@@ -462,8 +536,23 @@ mod tests {
         let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
         bring(&mut shared, (&mut connection, &mut theirs), &opening(48 << 20), 100);
         let other = names::Connection(SlotName { index: 9, generation: 0 });
-        assert!(!shared.large.reserve(other, 100 << 20));
+        assert!(!shared.budgets.of(Class::Large).reserve(other, 100 << 20));
         (shared, connection, theirs)
+    }
+
+    #[test]
+    fn a_frame_of_the_largest_size_and_small_ones_beside_it_are_taken() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        let largest = LARGE_FRAME_BYTES_MAX as u64;
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(largest), 100);
+        let left = LARGE_FRAME_BUDGET_BYTES - LARGE_FRAME_BYTES_MAX;
+        assert_eq!(shared.budgets.left_bytes(Class::Large), left);
+        bring(&mut shared, (&mut connection, &mut theirs), &vec![0; largest as usize], 100);
+        bring(&mut shared, (&mut connection, &mut theirs), b"\x00\x01s", 100);
+        assert_eq!(shared.counters.messages, 1, "the last frame waits for no grant");
+        assert_eq!(shared.budgets.left_bytes(Class::Large), LARGE_FRAME_BUDGET_BYTES);
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(largest + 1)[64 + 43..], 100);
+        assert_eq!(shared.counters.closings(Closing::FrameTooLarge), 1);
     }
 
     #[test]
@@ -472,12 +561,45 @@ mod tests {
         let frame = 5_u64 << 20;
         bring(&mut shared, (&mut connection, &mut theirs), &opening(frame), 100);
         bring(&mut shared, (&mut connection, &mut theirs), &vec![0; frame as usize], 100);
-        let rest = (64 << 20) - frame;
+        let rest = MESSAGE_BYTES_MAX as u64 - frame - 1;
         let head = [&b"\x03"[..], &rest.to_be_bytes()].concat();
         bring(&mut shared, (&mut connection, &mut theirs), &head, 100);
         assert_eq!(shared.counters.closings(Closing::FrameTooLarge), 1, "uid and operation count");
-        assert!(!shared.large.is_contended());
-        assert_eq!(shared.large.left_bytes(), LARGE_FRAME_BUDGET_BYTES);
+        assert!(!shared.budgets.is_contended(Class::Large));
+        assert_eq!(shared.budgets.left_bytes(Class::Large), LARGE_FRAME_BUDGET_BYTES);
+    }
+
+    #[test]
+    fn a_message_takes_its_share_of_the_budget_of_its_size() {
+        let classes = |shared: &Shared<Counting>| Class::ALL.map(|c| shared.budgets.left_bytes(c));
+        let whole = [MEDIUM_FRAME_BUDGET_BYTES, LARGE_FRAME_BUDGET_BYTES];
+        for (bytes, taken) in [
+            (SMALL_MESSAGE_BYTES_MAX - 2, [0, 0]),
+            (SMALL_MESSAGE_BYTES_MAX - 1, [SMALL_MESSAGE_BYTES_MAX - 1, 0]),
+            (SMALL_FRAME_BYTES_MAX - 2, [SMALL_FRAME_BYTES_MAX - 2, 0]),
+            (SMALL_FRAME_BYTES_MAX - 1, [0, SMALL_FRAME_BYTES_MAX - 1]),
+        ] {
+            let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+            bring(&mut shared, (&mut connection, &mut theirs), &opening(bytes as u64), 100);
+            assert_eq!(classes(&shared), [0, 1].map(|at| whole[at] - taken[at]), "{bytes}");
+            assert!(shared.buffered_bytes < 2 * SMALL_MESSAGE_BYTES_MAX, "grants are not counted");
+            connection.end(&mut shared);
+            assert_eq!((classes(&shared), shared.buffered_bytes), (whole, 0));
+        }
+    }
+
+    #[test]
+    fn medium_frames_wait_for_each_other_not_for_large_ones() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        let other = names::Connection(SlotName { index: 9, generation: 0 });
+        assert!(shared.budgets.of(Class::Large).reserve(other, LARGE_FRAME_BUDGET_BYTES));
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(1 << 20), 100);
+        assert!(matches!(connection.phase, Phase::Reading));
+        assert!(!shared.budgets.of(Class::Medium).reserve(other, MEDIUM_FRAME_BUDGET_BYTES));
+        shared.now = Instant::from_secs(101);
+        assert_eq!(connection.overdue(&shared), None, "a second is not long");
+        shared.now = Instant::from_secs(102);
+        assert_eq!(connection.overdue(&shared), Some(Closing::LargeFrameStalled));
     }
 
     #[test]
@@ -486,7 +608,7 @@ mod tests {
         let frame = 5_u64 << 20;
         bring(&mut shared, (&mut connection, &mut theirs), &opening(frame), 100);
         let other = names::Connection(SlotName { index: 9, generation: 0 });
-        assert!(shared.large.reserve(other, 120 << 20));
+        assert!(shared.budgets.of(Class::Large).reserve(other, 120 << 20));
         bring(&mut shared, (&mut connection, &mut theirs), &vec![0; frame as usize], 100);
         let head = [&b"\x03"[..], &frame.to_be_bytes()].concat();
         bring(&mut shared, (&mut connection, &mut theirs), &head, 100);
@@ -494,17 +616,17 @@ mod tests {
         shared.now = Instant::from_secs(110);
         assert_eq!(connection.overdue(&shared), Some(Closing::LargeFrameStalled));
         connection.close(&mut shared, Closing::LargeFrameStalled);
-        assert!(!shared.large.is_contended());
+        assert!(!shared.budgets.is_contended(Class::Large));
         // Who waits and holds nothing is in nobody's way, and its time begins with the grant.
         let (mut patient, mut theirs) = self::connection();
-        assert!(shared.large.reserve(other, 8 << 20));
+        assert!(shared.budgets.of(Class::Large).reserve(other, 8 << 20));
         bring(&mut shared, (&mut patient, &mut theirs), &opening(frame), 110);
         shared.now = Instant::from_secs(200);
         assert_eq!(patient.overdue(&shared), None);
-        shared.large.release(8 << 20);
-        let (_, bytes) = shared.large.grant().expect("there is room");
-        patient.granted(bytes, shared.now);
-        assert!(!shared.large.reserve(other, 8 << 20));
+        shared.budgets.of(Class::Large).release(8 << 20);
+        let (_, bytes) = shared.budgets.of(Class::Large).grant().expect("there is room");
+        patient.is_granted(Class::Large, bytes, shared.now);
+        assert!(!shared.budgets.of(Class::Large).reserve(other, 8 << 20));
         assert_eq!(patient.overdue(&shared), None);
     }
 
@@ -518,7 +640,7 @@ mod tests {
         bring(&mut shared, (&mut connection, &mut theirs), &[0], 112);
         assert_eq!(connection.overdue(&shared), Some(Closing::LargeFrameStalled));
         let other = names::Connection(SlotName { index: 9, generation: 0 });
-        shared.large.forget(other);
+        shared.budgets.forget(other);
         assert_eq!(connection.overdue(&shared), None, "nobody waits");
     }
 
@@ -552,17 +674,17 @@ mod tests {
     fn a_large_frame_that_stands_still_is_closed_sooner_where_others_wait() {
         let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
         bring(&mut shared, (&mut connection, &mut theirs), &opening(48 << 20), 100);
-        assert_eq!(connection.large_bytes, 48 << 20);
+        assert_eq!(connection.granted.of(Class::Large), 48 << 20);
         shared.now = Instant::from_secs(120);
         assert_eq!(connection.overdue(&shared), None, "nobody waits");
         let other = names::Connection(SlotName { index: 9, generation: 0 });
-        assert!(!shared.large.reserve(other, 100 << 20));
+        assert!(!shared.budgets.of(Class::Large).reserve(other, 100 << 20));
         let why = connection.overdue(&shared);
         assert_eq!(why, Some(Closing::LargeFrameStalled));
         shared.now = Instant::from_secs(105);
         assert_eq!(connection.overdue(&shared), None, "five seconds are not long");
         connection.close(&mut shared, Closing::LargeFrameStalled);
-        assert_eq!(shared.large.grant(), Some((other, 100 << 20)));
+        assert_eq!(shared.budgets.of(Class::Large).grant(), Some((other, 100 << 20)));
         assert_eq!(shared.door.engine.0, 0, "its end is told when it closes its side");
     }
 }

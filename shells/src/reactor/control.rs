@@ -1,11 +1,13 @@
 //! What comes from beside the sockets: letters of other threads, signals, and the end. Invariant:
-//! the server ends once nobody waits for it, or when its time is up, whichever is first.
+//! the server ends once nobody waits for it, or when its time is up, whichever is first; until then
+//! every request that came whole is answered once.
 
-use super::Reactor;
+use super::buffers::Class;
 use super::notes::{Note, OperatorRequest, OperatorTeller};
 use super::shared::Desk;
 use super::signals::Signal;
 use super::status::ReactorStatus;
+use super::{Reactor, list};
 use kvtide_core::effect::OperatorAnswer;
 use kvtide_core::event::Event;
 use kvtide_core::names::Operator;
@@ -15,10 +17,22 @@ use kvtide_core::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stopping {
     signal: Signal,
+    /// Requests that come later are left alone.
+    last_call: Instant,
+    /// Bodies that have not ended by then are cut, so that their requests are answered.
+    cut_at: Instant,
     /// What is not answered and written by then is given up.
     pub(super) until: Instant,
     /// A second signal: now.
     at_once: bool,
+}
+
+impl Stopping {
+    /// When there is something to do again, though nothing came.
+    pub(super) fn next_step(&self, now: Instant) -> Instant {
+        let steps = [self.last_call, self.cut_at, self.until];
+        steps.into_iter().find(|at| *at > now).unwrap_or(now)
+    }
 }
 
 impl<E: Desk> Reactor<E> {
@@ -76,17 +90,45 @@ impl<E: Desk> Reactor<E> {
             return;
         }
         let now = self.shared.door.clock.now();
-        self.stopping = Some(Stopping { signal, until: now + FLUSH_TIME, at_once: false });
+        self.stopping = Some(Stopping {
+            signal,
+            last_call: now + LAST_CALL,
+            cut_at: now + FLUSH_TIME / 2,
+            until: now + FLUSH_TIME,
+            at_once: false,
+        });
         self.shared.stopping = true;
         self.listeners.clear();
+    }
+
+    /// A turn of a server that ends: whoever waits is answered, also who asked only now; bodies
+    /// that do not come are given up; who has got all answers is told that there are no more.
+    pub(super) fn wind_up(&mut self) {
+        let Some(stopping) = self.stopping else { return };
+        let now = self.shared.now;
         self.shared.door.engine.finish(now, &mut self.shared.door.out);
+        if now < stopping.last_call {
+            return;
+        }
+        for index in 0..self.connections.high_water() {
+            let Some(connection) = self.connections.at_mut(index) else { continue };
+            if now >= stopping.cut_at {
+                connection.cut_body(&mut self.shared);
+            }
+            if !connection.has_input() {
+                connection.take_leave(&mut self.shared);
+            }
+            list(&mut self.ready, connection, self.shared.terms());
+        }
     }
 
     /// Whether the end is reached: nobody waits for an answer, or time is up.
     pub(super) fn finished(&self) -> Option<Signal> {
         let stopping = self.stopping?;
-        let waited = self.shared.door.clock.now() >= stopping.until;
-        let done = self.shared.requests.is_empty()
+        let now = self.shared.door.clock.now();
+        let waited = now >= stopping.until;
+        let done = now >= stopping.last_call
+            && self.shared.requests.is_empty()
             && self.connections.iter().all(|(_, connection)| !connection.is_owed());
         (stopping.at_once || waited || done).then_some(stopping.signal)
     }
@@ -96,16 +138,21 @@ impl<E: Desk> Reactor<E> {
             connections: self.connections.len(),
             requests: self.shared.requests.len(),
             ready: self.ready.len(),
-            large_frame_bytes_left: self.shared.large.left_bytes(),
+            medium_frame_bytes_left: self.shared.budgets.left_bytes(Class::Medium),
+            large_frame_bytes_left: self.shared.budgets.left_bytes(Class::Large),
+            buffered_bytes: self.shared.buffered_bytes,
             stopping: self.stopping.is_some(),
             pool_name: self.shared.arena.pool_name().map(str::to_owned),
             usable_bytes: self.shared.arena.usable_bytes(),
             pool_news: self.shared.arena.news(),
+            stalls: self.shared.door.turns.stalls(),
             turns: self.shared.door.turns.times().clone(),
             counters: self.shared.counters.clone(),
         }
     }
 }
 
+/// For how long after the signal requests are still taken: what was on its way arrives.
+const LAST_CALL: Duration = Duration::from_millis(50);
 /// What the last answers may take to be written (design §7).
 const FLUSH_TIME: Duration = Duration::from_secs(2);

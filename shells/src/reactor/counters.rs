@@ -7,16 +7,19 @@ use kvtide_core::wire::zmtp::ZmtpFault;
 pub enum Closing {
     /// The peer does not speak ZMTP as we do.
     Protocol(ZmtpFault),
-    /// A frame that is no inline body and takes its message over `LARGE_FRAME_BYTES_MAX`.
+    /// A frame that is no inline body and over `LARGE_FRAME_BYTES_MAX`, or takes its message over
+    /// `MESSAGE_BYTES_MAX`.
     FrameTooLarge,
     /// A uid or an operation so long that no client sends it; an answer would have to repeat it.
     EnvelopeTooLarge,
     /// The handshake did not end in time.
     HandshakeTimeout,
-    /// A large frame stood still, or nearly so, while others waited for its share.
+    /// A frame stood still, or nearly so, while others waited for its share of a budget.
     LargeFrameStalled,
     /// A message began and did not go on.
     MessageStalled,
+    /// All buffers were in use, and this connection stood still longer than others.
+    BuffersFull,
 }
 
 impl Closing {
@@ -28,6 +31,7 @@ impl Closing {
             Closing::HandshakeTimeout => "handshake_timeout",
             Closing::LargeFrameStalled => "large_frame_stalled",
             Closing::MessageStalled => "message_stalled",
+            Closing::BuffersFull => "buffers_full",
         }
     }
 
@@ -39,6 +43,7 @@ impl Closing {
             Closing::HandshakeTimeout => 3,
             Closing::LargeFrameStalled => 4,
             Closing::MessageStalled => 5,
+            Closing::BuffersFull => 6,
         }
     }
 }
@@ -60,7 +65,7 @@ pub struct Counters {
     pub input_bytes: u64,
     pub output_bytes: u64,
     pub fact_batches_dropped: u64,
-    closings: [u64; 6],
+    closings: [u64; 7],
 }
 
 impl Counters {

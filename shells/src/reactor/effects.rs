@@ -69,14 +69,14 @@ impl<E: Desk> Reactor<E> {
                 append_answer(answer, uid, operation, &context, orders, bytes);
             });
         }
-        list(&mut self.ready, connection, self.shared.stopping);
+        list(&mut self.ready, connection, self.shared.terms());
     }
 
     /// Queues the answer of a `prepare_retrieve` with its payload. False when nobody reads it.
     fn send(&mut self, reply: Reply, ticket: Ticket, payload: &Payload<'_>) -> bool {
         let Some(envelope) = self.close_request(reply) else { return false };
         let Some(connection) = self.connections.find_mut(reply.connection.0) else { return false };
-        list(&mut self.ready, connection, self.shared.stopping);
+        list(&mut self.ready, connection, self.shared.terms());
         if !connection.opens_output(&mut self.shared) {
             return false;
         }
@@ -103,23 +103,23 @@ impl<E: Desk> Reactor<E> {
         connection.phase = Phase::Reading;
         connection.plan = Plan::Body;
         connection.body = Some(body);
-        list(&mut self.ready, connection, self.shared.stopping);
+        list(&mut self.ready, connection, self.shared.terms());
         None
     }
 
     /// Takes a request off the table for its answer. None when its connection is gone.
     fn close_request(&mut self, reply: Reply) -> Option<Envelope> {
-        let counters = &mut self.shared.counters;
         let connection = self.connections.find_mut(reply.connection.0);
         let closed = connection.and_then(|connection| {
             // Answered without having wanted the body: it is read and thrown away. So it is for
             // who takes no answers any more.
             if matches!(connection.phase, Phase::Verdict(waits) if waits == reply) {
                 connection.phase = Phase::Reading;
-                list(&mut self.ready, connection, self.shared.stopping);
+                list(&mut self.ready, connection, self.shared.terms());
             }
             self.shared.requests.close(&mut connection.own, reply)
         });
+        let counters = &mut self.shared.counters;
         match closed {
             Some(_) => counters.answers += 1,
             None => counters.answers_dropped += 1,

@@ -2,6 +2,7 @@
 //! them to the engine. Invariant: nothing a peer sends is waited for, and nothing of it is kept
 //! beyond a bound; whoever exceeds one is held, answered or closed, and others do not notice.
 
+use super::buffers::Class;
 use super::connection::{Connection, Phase, Plan, Served};
 use super::counters::Closing;
 use super::requests::Envelope;
@@ -9,8 +10,8 @@ use super::shared::{Desk, Shared};
 use kvtide_core::event::Event;
 use kvtide_core::front::{Body as Data, Step};
 use kvtide_core::limits::{
-    FRAMES_MAX, INPUT_BYTES_PER_TURN, LARGE_FRAME_BYTES_MAX, MESSAGES_PER_TURN,
-    SMALL_FRAME_BYTES_MAX,
+    FRAMES_MAX, INPUT_BYTES_PER_TURN, LARGE_FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN,
+    SMALL_MESSAGE_BYTES_MAX,
 };
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::append_answer;
@@ -30,6 +31,12 @@ struct Share {
 impl Connection {
     /// This connection's part of a turn.
     pub fn serve<E: Desk>(&mut self, shared: &mut Shared<E>) -> Served {
+        let served = self.serve_share(shared);
+        self.account(shared);
+        served
+    }
+
+    fn serve_share<E: Desk>(&mut self, shared: &mut Shared<E>) -> Served {
         let mut share = Share {
             messages: MESSAGES_PER_TURN,
             bytes: INPUT_BYTES_PER_TURN,
@@ -37,7 +44,7 @@ impl Connection {
         };
         loop {
             self.let_go_of_answers(shared);
-            if !self.wants_service(shared.stopping) {
+            if !self.wants_service(shared.terms()) {
                 return Served::Idle;
             }
             if share.messages == 0 || share.bytes == 0 || share.work == 0 {
@@ -107,9 +114,11 @@ impl Connection {
         share: &mut Share,
         mut input: &[u8],
     ) -> usize {
+        let terms = shared.terms();
         while share.messages > 0 {
             match self.phase {
-                Phase::Reading if self.may_ask(shared.stopping) => {}
+                // Who has hung up is heard to the end, or it would stay for ever.
+                Phase::Reading if self.hung_up || self.may_ask(terms) => {}
                 Phase::Working(_) if share.work > 0 && !self.starving => {
                     self.work(shared, share);
                     continue;
@@ -160,8 +169,9 @@ impl Connection {
             self.body_bytes = bytes;
             return;
         }
-        // One message takes at most one large frame's share: it never waits for itself.
-        if bytes.saturating_add(self.message.bytes() as u64) > LARGE_FRAME_BYTES_MAX as u64 {
+        let message_bytes = bytes.saturating_add(self.message.bytes() as u64);
+        // One message takes at most what a budget holds: it never waits for itself.
+        if bytes > LARGE_FRAME_BYTES_MAX as u64 || message_bytes > MESSAGE_BYTES_MAX as u64 {
             return self.close(shared, Closing::FrameTooLarge);
         }
         if index < PAYLOAD_FRAME && bytes > ENVELOPE_FRAME_BYTES_MAX {
@@ -172,22 +182,21 @@ impl Connection {
             return;
         }
         self.plan = Plan::Keep;
-        let bytes = bytes as usize;
-        if self.message.bytes() + bytes > SMALL_FRAME_BYTES_MAX {
-            if shared.large.reserve(self.name, bytes) {
-                self.granted(bytes, shared.now);
+        let (bytes, message_bytes) = (bytes as usize, message_bytes as usize);
+        // What comes beside a granted frame is small, or is granted itself.
+        if message_bytes - self.granted.total().min(message_bytes) > SMALL_MESSAGE_BYTES_MAX {
+            let class = Class::of(message_bytes);
+            if shared.budgets.of(class).reserve(self.name, bytes) {
+                self.is_granted(class, bytes, shared.now);
             } else {
                 self.phase = Phase::Waiting;
             }
         }
     }
 
-    /// The shared budget has room for the large frame that began.
-    pub(super) fn granted(&mut self, bytes: usize, now: Instant) {
-        if self.large_bytes == 0 {
-            self.large_since = (now, self.message.bytes());
-        }
-        self.large_bytes += bytes;
+    /// The shared budget has room for the frame that began.
+    pub(super) fn is_granted(&mut self, class: Class, bytes: usize, now: Instant) {
+        self.granted.add(class, bytes, (now, self.message.bytes()));
         // Nothing was read while it waited; that is not held against it.
         self.heard = now;
         self.message.reserve(bytes);

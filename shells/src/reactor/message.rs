@@ -65,6 +65,11 @@ impl Message {
         self.bytes.len()
     }
 
+    /// Memory that it holds.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Room for a frame whose bytes are known to be granted.
     pub fn reserve(&mut self, bytes: usize) {
         self.bytes.reserve_exact(bytes);

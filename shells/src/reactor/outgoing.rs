@@ -124,12 +124,19 @@ impl Outgoing {
         self.pieces.is_empty()
     }
 
+    /// Memory that it holds, beside the few pieces that every queue may keep.
+    pub fn buffer_bytes(&self) -> usize {
+        let pieces = self.pieces.capacity().saturating_sub(PIECES_KEPT);
+        self.bytes.capacity() + pieces * size_of::<Piece>()
+    }
+
     /// Forgets everything; the tickets are no longer read for.
     pub fn drop_all(&mut self, ended: &mut Vec<Ticket>) {
         ended.extend(self.pieces.drain(..).filter_map(|piece| match piece {
             Piece::End(ticket) => Some(ticket),
             Piece::Bytes(_) | Piece::Payload(_) => None,
         }));
+        self.pieces = VecDeque::new();
         (self.bytes, self.start, self.payload_bytes) = (Vec::new(), 0, 0);
     }
 
@@ -143,6 +150,9 @@ impl Outgoing {
 
     /// The buffer of an empty queue, to be used by another.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
+        if self.is_empty() && self.pieces.capacity() > PIECES_KEPT {
+            self.pieces = VecDeque::new();
+        }
         let spare = self.is_empty() && self.bytes.capacity() > 0;
         spare.then(|| std::mem::take(&mut self.bytes))
     }
@@ -263,6 +273,9 @@ impl Outgoing {
         } else if self.start >= COMPACT_BYTES && self.start * 2 >= self.bytes.len() {
             self.bytes.drain(..self.start);
             self.start = 0;
+            if self.bytes.capacity() / 4 >= self.bytes.len().max(COMPACT_BYTES) {
+                self.bytes.shrink_to(2 * self.bytes.len());
+            }
         }
     }
 }
@@ -270,6 +283,9 @@ impl Outgoing {
 /// Slices of one gathered write.
 const SLICES_MAX: usize = 64;
 const COMPACT_BYTES: usize = 64 << 10;
+/// Pieces for which an empty queue keeps the room.
+const PIECES_KEPT: usize = 64;
+pub const KEPT_BYTES: usize = PIECES_KEPT * size_of::<Piece>();
 
 #[cfg(test)]
 mod tests {

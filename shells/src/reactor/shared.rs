@@ -1,17 +1,18 @@
 //! What all connections share: the way to the engine, the tables and the buffers. Invariant: every
 //! event reaches the engine through `Door::tell`, so that each is timed and none is forgotten.
 
-use super::buffers::{Buffers, LargeFrames};
+use super::buffers::{Budgets, Buffers};
 use super::counters::Counters;
+use super::recent::EventName;
 use super::requests::Requests;
-use super::turns::{Turns, event_name};
+use super::turns::Turns;
 use crate::arena::Arena;
 use crate::clock::Clock;
 use kvtide_core::effect::Outbox;
 use kvtide_core::engine::Engine;
 use kvtide_core::event::Event;
 use kvtide_core::front::Front;
-use kvtide_core::limits::{INPUT_BYTES_PER_TURN, LARGE_FRAME_BUDGET_BYTES, REQUESTS_MAX};
+use kvtide_core::limits::{BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUESTS_MAX};
 use kvtide_core::names::{Connection, Ticket};
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::Context;
@@ -61,10 +62,20 @@ pub struct Door<E> {
 impl<E: Desk> Door<E> {
     pub fn tell(&mut self, event: Event<'_>) {
         let now = self.clock.now();
-        let name = event_name(&event);
+        let name = EventName::of(&event);
+        self.turns.begins(now, name);
         self.engine.handle(now, event, &mut self.out);
         self.turns.event(name, self.clock.now().since(now));
     }
+}
+
+/// What all connections have to heed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
+    /// The server is ending.
+    pub stopping: bool,
+    /// Buffers are scarce: who leaves much unread is not read either.
+    pub scarce: bool,
 }
 
 pub struct Shared<E> {
@@ -73,11 +84,13 @@ pub struct Shared<E> {
     pub arena: Arena,
     pub requests: Requests,
     pub buffers: Buffers,
-    pub large: LargeFrames,
+    pub budgets: Budgets,
+    /// What all connections buffer, as each of them last told.
+    pub buffered_bytes: usize,
     pub counters: Counters,
     /// When this turn began.
     pub now: Instant,
-    /// The server is ending: no new messages are taken.
+    /// The server is ending: what has come is answered, and then nothing more is taken.
     pub stopping: bool,
     /// Connections with a message for which the request table has no place, in order.
     pub starved: VecDeque<Connection>,
@@ -97,7 +110,8 @@ impl<E: Desk> Shared<E> {
             arena,
             requests: Requests::with_limit(REQUESTS_MAX),
             buffers: Buffers::default(),
-            large: LargeFrames::new(LARGE_FRAME_BUDGET_BYTES),
+            budgets: Budgets::new(),
+            buffered_bytes: 0,
             counters: Counters::default(),
             now: Instant::ZERO,
             stopping: false,
@@ -106,6 +120,12 @@ impl<E: Desk> Shared<E> {
             scratch: vec![0; INPUT_BYTES_PER_TURN],
             sent: Vec::new(),
         }
+    }
+
+    /// On which terms connections are served in this turn.
+    pub fn terms(&self) -> Terms {
+        let scarce = self.buffered_bytes > BUFFER_BUDGET_BYTES / 2;
+        Terms { stopping: self.stopping, scarce }
     }
 
     /// What answers say of the pool: nothing where clients cannot map it.

@@ -2,7 +2,7 @@
 
 use super::counters::Counters;
 use super::turns::TurnTimes;
-use super::{buffers, connection, requests};
+use super::{CONNECTIONS_PER_TURN, buffers, connection, requests};
 use crate::arena::PoolNews;
 use kvtide_core::limits;
 
@@ -13,29 +13,37 @@ pub struct ReactorStatus {
     pub requests: usize,
     /// Connections that had more to do than one turn allowed.
     pub ready: usize,
-    /// Left of the budget that large frames share.
+    /// Left of the budgets that medium and large frames share.
+    pub medium_frame_bytes_left: usize,
     pub large_frame_bytes_left: usize,
+    /// What connections buffer beside that.
+    pub buffered_bytes: usize,
     pub stopping: bool,
     /// Name of the segment that clients map; None when memory is private.
     pub pool_name: Option<String>,
     /// Bytes of L1 that have memory behind them.
     pub usable_bytes: u64,
     pub pool_news: PoolNews,
+    /// How often the watchdog found the reactor standing still.
+    pub stalls: u64,
     pub turns: TurnTimes,
     pub counters: Counters,
 }
 
-/// Most bytes that each table and buffer of the reactor can take, for `--print-memory`. The last
-/// one is for each connection that sends and is sent as much as it may; what it sent is let go of
-/// once its message has stood still for half a minute, so that only those at work keep it.
-pub fn table_bytes() -> [(&'static str, u64); 6] {
-    let buffered = limits::SMALL_FRAME_BYTES_MAX + limits::OUTPUT_BYTES_MAX;
+/// Most bytes that each table and buffer of the reactor can take, for `--print-memory`. However
+/// many connections there are, what they buffer shares three budgets.
+pub fn table_bytes() -> [(&'static str, u64); 7] {
     [
         ("connections", (limits::CONNECTIONS_MAX * connection::ENTRY_BYTES) as u64),
         ("requests", (limits::REQUESTS_MAX * requests::ENTRY_BYTES) as u64),
         ("read buffer", limits::INPUT_BYTES_PER_TURN as u64),
         ("spare buffers", buffers::KEPT_BYTES as u64),
+        ("connection buffers", (limits::BUFFER_BUDGET_BYTES + TURN_BUFFER_BYTES) as u64),
+        ("medium frames", limits::MEDIUM_FRAME_BUDGET_BYTES as u64),
         ("large frames", limits::LARGE_FRAME_BUDGET_BYTES as u64),
-        ("buffered per connection", buffered as u64),
     ]
 }
+
+/// What one turn may add to the buffers before those who stand still give way: of each connection
+/// that is served, its input, grown by doubling, and an answer to it.
+const TURN_BUFFER_BYTES: usize = CONNECTIONS_PER_TURN * 4 * limits::INPUT_BYTES_PER_TURN;

@@ -1,10 +1,10 @@
 //! How long turns take, and which event made the longest one long (design §2). Plain numbers on
-//! the reactor thread; only the time of the last turn is an atomic, read by `/livez`.
+//! the reactor thread; only what `/livez` and the watchdog read is atomic.
 
-use kvtide_core::event::{Ask, Event, OperatorAsk};
+use super::recent::{EventName, Recent};
 use kvtide_core::time::{Duration, Instant};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Turns by duration: bucket `i` counts those of `2^i` up to `2^(i+1)` nanoseconds.
 pub const TURN_BUCKETS: usize = 40;
@@ -25,18 +25,48 @@ pub struct TurnTimes {
 pub struct Turns {
     times: TurnTimes,
     last: LastTurn,
+    recent: Recent,
     began: Instant,
-    slowest: (Duration, &'static str),
+    slowest: (Duration, EventName),
 }
 
-/// When the last turn ended, for another thread to see. Nanoseconds since start.
+/// The reactor's pulse, for other threads to see.
 #[derive(Clone, Debug, Default)]
-pub struct LastTurn(Arc<AtomicU64>);
+pub struct LastTurn(Arc<Pulse>);
+
+#[derive(Debug, Default)]
+struct Pulse {
+    /// When the last turn ended, in nanoseconds since start.
+    ended: AtomicU64,
+    /// The index of the event begun last, with `ENDED` once it is over.
+    doing: AtomicU8,
+    /// How often the watchdog found it standing still.
+    stalls: AtomicU64,
+}
 
 impl LastTurn {
     /// Time since the last turn ended. A turn that hangs and a dead reactor look the same.
     pub fn age(&self, now: Instant) -> Duration {
-        now.since(Instant(self.0.load(Ordering::Relaxed)))
+        now.since(self.ended())
+    }
+
+    pub fn ended(&self) -> Instant {
+        Instant(self.0.ended.load(Ordering::Relaxed))
+    }
+
+    /// The last event, and whether it is over.
+    pub fn doing(&self) -> (&'static str, bool) {
+        let doing = self.0.doing.load(Ordering::Relaxed);
+        let name = EventName::from_index(doing & !ENDED).unwrap_or_default();
+        (name.text(), doing & ENDED != 0)
+    }
+
+    pub fn stalls(&self) -> u64 {
+        self.0.stalls.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_stall(&self) {
+        self.0.stalls.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -49,15 +79,23 @@ impl Turns {
             longest: Duration::ZERO,
             longest_event: "",
         };
-        Turns { times, last, began: Instant::ZERO, slowest: (Duration::ZERO, "") }
+        let slowest = (Duration::ZERO, EventName::default());
+        Turns { times, last, recent: Recent::new(), began: Instant::ZERO, slowest }
     }
 
     pub fn begin(&mut self, now: Instant) {
-        (self.began, self.slowest) = (now, (Duration::ZERO, ""));
+        (self.began, self.slowest) = (now, (Duration::ZERO, EventName::default()));
+    }
+
+    /// An event is about to be handled.
+    pub fn begins(&mut self, now: Instant, name: EventName) {
+        self.recent.begins(now, name);
+        self.last.0.doing.store(name.to_index(), Ordering::Relaxed);
     }
 
     /// One event of this turn took this long.
-    pub fn event(&mut self, name: &'static str, took: Duration) {
+    pub fn event(&mut self, name: EventName, took: Duration) {
+        self.last.0.doing.store(name.to_index() | ENDED, Ordering::Relaxed);
         if took >= self.slowest.0 {
             self.slowest = (took, name);
         }
@@ -70,51 +108,27 @@ impl Turns {
         self.times.turns += 1;
         self.times.total += took;
         if took > self.times.longest {
-            (self.times.longest, self.times.longest_event) = (took, self.slowest.1);
+            (self.times.longest, self.times.longest_event) = (took, self.slowest.1.text());
         }
-        self.last.0.store(now.0, Ordering::Relaxed);
+        self.last.0.ended.store(now.0, Ordering::Relaxed);
     }
 
     pub fn times(&self) -> &TurnTimes {
         &self.times
     }
-}
 
-/// What an event is called in logs and in the histogram.
-pub fn event_name(event: &Event<'_>) -> &'static str {
-    match event {
-        Event::Tick => "tick",
-        Event::Asked { ask, .. } => ask_name(ask),
-        Event::ConnectionEnded { .. } => "connection_ended",
-        Event::SendEnded { .. } => "send_ended",
-        Event::ReceiveEnded { .. } => "receive_ended",
-        Event::ArenaGrown { .. } => "arena_grown",
-        Event::OperatorAsked { ask, .. } => match ask {
-            OperatorAsk::Clear { .. } => "operator_clear",
-            OperatorAsk::QuotaSet { .. } => "operator_quota_set",
-            OperatorAsk::QuotaRemove { .. } => "operator_quota_remove",
-        },
+    /// The last events that were begun.
+    pub fn recent(&self) -> &Recent {
+        &self.recent
+    }
+
+    pub fn stalls(&self) -> u64 {
+        self.last.stalls()
     }
 }
 
-fn ask_name(ask: &Ask<'_>) -> &'static str {
-    match ask {
-        Ask::Register(_) => "register",
-        Ask::RegisterRefused { .. } => "register_refused",
-        Ask::Unregister { .. } => "unregister",
-        Ask::Ping { .. } => "ping",
-        Ask::Lookup { .. } => "lookup",
-        Ask::QueryPrefetch { .. } => "query_prefetch_status",
-        Ask::WaitPrefetch { .. } => "wait_prefetch_status",
-        Ask::FreeLookupLocks { .. } => "free_lookup_locks",
-        Ask::EndSession { .. } => "end_session",
-        Ask::PrepareStore { .. } => "prepare_store",
-        Ask::CommitStore { .. } => "commit_store",
-        Ask::PrepareRetrieve { .. } => "prepare_retrieve",
-        Ask::CommitRetrieve { .. } => "commit_retrieve",
-        Ask::Clear { .. } => "clear",
-    }
-}
+/// Marks an event that is over; no index is that large.
+const ENDED: u8 = 0x80;
 
 #[cfg(test)]
 mod tests {
@@ -122,15 +136,16 @@ mod tests {
 
     #[test]
     fn the_longest_turn_names_its_slowest_event() {
+        let name = |index| EventName::from_index(index).expect("a name");
         let last = LastTurn::default();
         let mut turns = Turns::new(last.clone());
         turns.begin(Instant(1_000));
-        turns.event("ping", Duration::from_nanos(10));
-        turns.event("lookup", Duration::from_nanos(700));
-        turns.event("tick", Duration::from_nanos(20));
+        turns.event(name(12), Duration::from_nanos(10));
+        turns.event(name(13), Duration::from_nanos(700));
+        turns.event(name(1), Duration::from_nanos(20));
         turns.end(Instant(2_024));
         turns.begin(Instant(5_000));
-        turns.event("clear", Duration::from_nanos(2));
+        turns.event(name(22), Duration::from_nanos(2));
         turns.end(Instant(5_003));
         let times = turns.times();
         assert_eq!((times.longest, times.longest_event), (Duration::from_nanos(1_024), "lookup"));

@@ -12,6 +12,16 @@ pub(super) fn add_reactor(reactor: &ReactorSeen, page: &mut Page) {
         ("kvtide_connections", "Connections of engines.", reactor.connections),
         ("kvtide_waiting_requests", "Requests that wait for their answer.", reactor.requests),
         (
+            "kvtide_medium_frame_bytes_left",
+            "Bytes left of the budget that medium frames share.",
+            reactor.medium_frame_bytes_left,
+        ),
+        (
+            "kvtide_buffered_bytes",
+            "Bytes buffered for connections outside of the budgets of frames.",
+            reactor.buffered_bytes,
+        ),
+        (
             "kvtide_large_frame_bytes_left",
             "Bytes left of the budget that large frames share.",
             reactor.large_frame_bytes_left,
@@ -20,6 +30,9 @@ pub(super) fn add_reactor(reactor: &ReactorSeen, page: &mut Page) {
     for (name, help, value) in gauges {
         add_plain(page, name, FamilyKind::Gauge, help, value as f64);
     }
+    let help = "How often the reactor was found standing still for 5 s and more.";
+    let stalls = reactor.stalls as f64;
+    add_plain(page, "kvtide_reactor_stalls_total", FamilyKind::Counter, help, stalls);
     for (name, count) in &reactor.totals {
         let (family, help, label) = total(name);
         let value = SeriesValue::Number(*count as f64);
