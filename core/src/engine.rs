@@ -37,7 +37,7 @@ use quota::Quota;
 use scopes::ScopeKey;
 use sessions::Sessions;
 use status::Refusals;
-use turn::Turn;
+use turn::{Turn, Work};
 
 #[derive(Clone, Debug)]
 pub struct Engine {
@@ -52,18 +52,20 @@ pub struct Engine {
     alarms: alarms::Alarms,
     jobs: Jobs,
     refusals: Refusals,
+    /// What the event at hand may still do, or the last one did.
+    work: Work,
 }
 
 /// Splits the engine into what a room is lent and the rooms themselves.
 macro_rules! turn {
-    ($engine:ident, $budget:ident, $out:ident) => {
+    ($engine:ident, $out:ident) => {
         Turn {
             now: $engine.now,
             config: &$engine.config,
             l1: &mut $engine.l1,
             alarms: &mut $engine.alarms,
             jobs: &mut $engine.jobs,
-            budget: &mut $budget,
+            work: &mut $engine.work,
             out: $out,
         }
     };
@@ -91,6 +93,7 @@ impl Engine {
             alarms: alarms::Alarms::with_limit(timers),
             jobs: Jobs::default(),
             refusals: Refusals::default(),
+            work: Work::default(),
             now: Instant::ZERO,
             config,
         };
@@ -102,20 +105,20 @@ impl Engine {
     pub fn handle(&mut self, now: Instant, event: Event<'_>, out: &mut Outbox) {
         assert!(now >= self.now, "clock went back: {now:?} after {:?}", self.now);
         self.now = now;
-        let mut budget = self.config.limits.work_units;
+        self.work = Work::new(self.config.limits.work_units);
         match event {
-            Event::Tick => self.tick(&mut budget, out),
-            Event::Asked { reply, ask } => self.ask(reply, ask, &mut budget, out),
+            Event::Tick => self.tick(out),
+            Event::Asked { reply, ask } => self.ask(reply, ask, out),
             Event::ConnectionEnded { connection } => {
-                let mut turn = turn!(self, budget, out);
+                let mut turn = turn!(self, out);
                 self.copies.connection_ended(&mut turn, connection);
             }
-            Event::SendEnded { ticket } => {
-                let mut turn = turn!(self, budget, out);
-                self.copies.send_ended(&mut turn, ticket);
+            Event::SendEnded { ticket, outcome } => {
+                let mut turn = turn!(self, out);
+                self.copies.send_ended(&mut turn, ticket, outcome);
             }
             Event::ReceiveEnded { ticket, complete, outcome } => {
-                let mut turn = turn!(self, budget, out);
+                let mut turn = turn!(self, out);
                 let sender = self.copies.receive_ended(&mut turn, ticket, complete, outcome);
                 // Garbage says nothing about how this client moves its bytes.
                 if let (Some(instance), BodyOutcome::Whole) = (sender, outcome) {
@@ -138,12 +141,11 @@ impl Engine {
         self.alarms.next()
     }
 
-    fn tick(&mut self, budget: &mut usize, out: &mut Outbox) {
-        while *budget > 0 {
-            let Some((alarm, subject)) = self.alarms.pop(self.now) else { break };
-            *budget -= 1;
-            let mut left = *budget;
-            let mut turn = turn!(self, left, out);
+    fn tick(&mut self, out: &mut Outbox) {
+        while !self.work.is_spent() {
+            let Some((alarm, subject)) = self.alarms.pop(self.now, &mut self.work) else { break };
+            self.work.spend(1);
+            let mut turn = turn!(self, out);
             match alarm {
                 Alarm::Work => {}
                 Alarm::EvictionTick => {
@@ -160,22 +162,21 @@ impl Engine {
                 Alarm::InstanceSilence => {
                     if let Some(instance) = self.clients.silence(&mut turn, subject) {
                         let why = (InstanceEnd::Reaped, Abort::Reaped);
-                        self.end_instance(instance, why, &mut left, out);
+                        self.end_instance(instance, why, out);
                     }
                 }
             }
-            *budget = left;
         }
-        self.work(budget, out);
+        self.do_jobs(out);
     }
 
-    /// Goes on with unfinished jobs as far as the budget reaches.
-    fn work(&mut self, budget: &mut usize, out: &mut Outbox) {
-        while *budget > 0 {
+    /// Goes on with unfinished jobs as far as the turn's units reach.
+    fn do_jobs(&mut self, out: &mut Outbox) {
+        while !self.work.is_spent() {
             let Some(job) = self.jobs.take() else { return };
-            let mut left = *budget - 1;
-            let mut turn = turn!(self, left, out);
-            let unfinished = match job.clone() {
+            self.work.spend(1);
+            let mut turn = turn!(self, out);
+            let unfinished = match job {
                 Job::Lookup { session } => {
                     (!self.sessions.probe(&mut turn, session, None)).then_some(job)
                 }
@@ -188,29 +189,38 @@ impl Engine {
                 Job::EndCopy { copy, how } => {
                     (!self.copies.end_some(&mut turn, copy, how)).then_some(job)
                 }
-                Job::Sweep => turn.l1.sweep(turn.budget, turn.out).then_some(job),
-                Job::Evict { bytes } => {
-                    evict::some(&mut turn, bytes).map(|bytes| Job::Evict { bytes })
+                Job::Condemn { copy } => {
+                    (!self.copies.condemn_some(&mut turn, copy)).then_some(job)
                 }
+                Job::EndConnection { connection, left } => self
+                    .copies
+                    .end_connection_some(&mut turn, connection, left)
+                    .map(|left| Job::EndConnection { connection, left }),
+                Job::EndInstance { registration, left } => self
+                    .copies
+                    .end_instance_some(&mut turn, registration, left)
+                    .map(|left| Job::EndInstance { registration, left }),
+                Job::EmptyWindow => (!turn.l1.empty_some(turn.work, turn.out)).then_some(job),
+                Job::Sweep => turn.l1.sweep(turn.work, turn.out).then_some(job),
+                Job::Evict => evict::some(&mut turn).then_some(job),
             };
-            *budget = left;
-            if let Some(job) = unfinished {
-                self.jobs.resume(job);
+            match unfinished {
+                Some(job) => self.jobs.resume(job),
+                None => self.jobs.finished(job),
             }
         }
     }
 
-    fn ask(&mut self, reply: Reply, ask: Ask<'_>, budget: &mut usize, out: &mut Outbox) {
-        let mut left = *budget;
-        let mut turn = turn!(self, left, out);
+    fn ask(&mut self, reply: Reply, ask: Ask<'_>, out: &mut Outbox) {
+        let mut turn = turn!(self, out);
         match ask {
-            Ask::Register(registration) => self.register(reply, &registration, budget, out),
+            Ask::Register(registration) => self.register(reply, &registration, out),
             Ask::RegisterRefused { instance, model, reason } => {
                 self.refuse(reply, instance, model, reason, out);
             }
             Ask::Unregister { instance } => {
                 let why = (InstanceEnd::Unregistered, Abort::Unregistered);
-                self.end_instance(instance, why, budget, out);
+                self.end_instance(instance, why, out);
                 out.answer(reply, Answer::None);
             }
             Ask::Ping { instance } => {
@@ -240,7 +250,7 @@ impl Engine {
             Ask::PrepareStore { .. }
             | Ask::CommitStore { .. }
             | Ask::PrepareRetrieve { .. }
-            | Ask::CommitRetrieve { .. } => self.transfer(reply, &ask, budget, out),
+            | Ask::CommitRetrieve { .. } => self.transfer(reply, &ask, out),
             Ask::Clear { force } => {
                 self.clear(force, out);
                 out.answer(reply, Answer::None);
@@ -249,7 +259,7 @@ impl Engine {
     }
 
     /// The four transfer operations of an engine-driven client.
-    fn transfer(&mut self, reply: Reply, ask: &Ask<'_>, budget: &mut usize, out: &mut Outbox) {
+    fn transfer(&mut self, reply: Reply, ask: &Ask<'_>, out: &mut Outbox) {
         let (instance, keys, operation, negative) = match ask {
             Ask::PrepareStore { instance, keys } => {
                 (*instance, keys, "prepare_store", Answer::NoContext)
@@ -272,8 +282,7 @@ impl Engine {
                 return out.answer(reply, negative);
             }
         };
-        let mut left = *budget;
-        let mut turn = turn!(self, left, out);
+        let mut turn = turn!(self, out);
         match ask {
             Ask::PrepareStore { .. } => self.copies.prepare_store(&mut turn, &asker, keys),
             Ask::PrepareRetrieve { .. } => {
@@ -297,13 +306,7 @@ impl Engine {
         }
     }
 
-    fn register(
-        &mut self,
-        reply: Reply,
-        registration: &Registration<'_>,
-        budget: &mut usize,
-        out: &mut Outbox,
-    ) {
+    fn register(&mut self, reply: Reply, registration: &Registration<'_>, out: &mut Outbox) {
         let (instance, model) = (registration.instance, registration.model);
         let fits = registration.layout.bytes().is_some_and(|bytes| self.l1.fits_ever(bytes));
         let refusal = if self.config.transfer_modes == TransferModes::ServerDriven {
@@ -318,14 +321,13 @@ impl Engine {
         if let Some(reason) = refusal {
             return self.refuse(reply, instance, model, reason, out);
         }
-        let mut left = *budget;
-        let mut turn = turn!(self, left, out);
+        let mut turn = turn!(self, out);
         match self.clients.register(&mut turn, &mut self.layouts, registration) {
             Registered::Full => {
                 return self.refuse(reply, instance, model, Refusal::InstancesFull, out);
             }
-            Registered::Replaced => {
-                self.copies.instance_ended(&mut turn, instance, Abort::Replaced);
+            Registered::Replaced(registration) => {
+                self.copies.instance_ended(&mut turn, registration, Abort::Replaced);
             }
             Registered::New | Registered::Known => {}
         }
@@ -349,15 +351,13 @@ impl Engine {
         &mut self,
         instance: InstanceId,
         (why, abort): (InstanceEnd, Abort),
-        budget: &mut usize,
         out: &mut Outbox,
     ) {
-        let mut left = *budget;
-        let mut turn = turn!(self, left, out);
-        if self.clients.end(&mut turn, &mut self.layouts, instance, why) {
-            self.copies.instance_ended(&mut turn, instance, abort);
+        let mut turn = turn!(self, out);
+        let ended = self.clients.end(&mut turn, &mut self.layouts, instance, why);
+        if let Some(registration) = ended {
+            self.copies.instance_ended(&mut turn, registration, abort);
         }
-        *budget = left;
     }
 
     /// Who asks for a transfer: a registered instance, for its own model, as one of its ranks.
@@ -377,7 +377,7 @@ impl Engine {
         if keys.chunks().len() > limits::REQUEST_CHUNKS_MAX {
             return Err(RequestFault::BadKey);
         }
-        let layout = known.layout;
+        let (layout, registration) = (known.layout, known.registration);
         let offers = known.offers(self.config.pool);
         let scopes = &mut self.l1.scopes;
         let tenant = scopes.name_tenant(keys.model, keys.salt, &mut out.facts);
@@ -387,12 +387,23 @@ impl Engine {
         let bytes = layout.bytes().expect("registrations without bytes are refused");
         let connection = reply.connection;
         let request = self.copies.request_hash(keys.request);
-        Ok(Asker { instance, connection, reply, request, layout, bytes, scope, row, offers })
+        Ok(Asker {
+            instance,
+            registration,
+            connection,
+            reply,
+            request,
+            layout,
+            bytes,
+            scope,
+            row,
+            offers,
+        })
     }
 
     fn clear(&mut self, force: bool, out: &mut Outbox) {
         self.l1.clear(force);
-        self.jobs.push(Job::Sweep);
+        self.jobs.sweep();
         out.tell(Fact::Cleared { force });
     }
 
@@ -424,8 +435,8 @@ impl Engine {
     /// The server goes down: every parked request gets its answer.
     pub fn finish(&mut self, now: Instant, out: &mut Outbox) {
         self.now = self.now.max(now);
-        let mut budget = self.config.limits.work_units;
-        let mut turn = turn!(self, budget, out);
+        self.work = Work::new(self.config.limits.work_units);
+        let mut turn = turn!(self, out);
         self.sessions.finish(&mut turn);
     }
 
@@ -451,6 +462,11 @@ impl Engine {
             tickets: self.copies.in_flight() as u64,
             lease_units: self.l1.lease_units(),
         }))
+    }
+
+    /// What the last event did, in cells.
+    pub fn work(&self) -> Work {
+        self.work
     }
 
     pub fn config(&self) -> &Config {

@@ -14,8 +14,8 @@ pub enum Event<'a> {
     Asked { reply: Reply, ask: Ask<'a> },
     /// End of stream: every slot lent over this connection is no longer written.
     ConnectionEnded { connection: Connection },
-    /// The places of an `Effect::Send` are no longer read: sent, or the connection is gone.
-    SendEnded { ticket: Ticket },
+    /// The places of an `Effect::Send` are no longer read.
+    SendEnded { ticket: Ticket, outcome: SendOutcome },
     /// The inline body of an `Effect::Receive` has ended. Chunks `0..complete` of the request's
     /// range arrived whole and of the right shape; `outcome` speaks of the body as a whole.
     ReceiveEnded { ticket: Ticket, complete: u32, outcome: BodyOutcome },
@@ -23,6 +23,14 @@ pub enum Event<'a> {
     ArenaGrown { bytes: u64 },
     /// An operator asks over HTTP; `operator` gets exactly one answer.
     OperatorAsked { operator: Operator, ask: OperatorAsk<'a> },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// All of the answer was handed to the connection's socket.
+    Sent,
+    /// The connection ended before that, or the answer never began.
+    Cut,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

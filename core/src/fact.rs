@@ -104,6 +104,8 @@ pub enum NoRoom {
     SizeClasses,
     /// Writers hold as much as they may in all.
     Lent,
+    /// Room is being made for it, which takes more than this turn; a later store finds it.
+    Busy,
     /// Behind the first chunk without room, and so not tried (F37).
     Trimmed,
 }
@@ -116,6 +118,7 @@ impl NoRoom {
             NoRoom::ObjectTable => "object_table",
             NoRoom::SizeClasses => "size_classes",
             NoRoom::Lent => "lent",
+            NoRoom::Busy => "busy",
             NoRoom::Trimmed => "trimmed",
         }
     }

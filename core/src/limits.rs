@@ -1,8 +1,12 @@
 //! Every bound in one place. Constants are checked at compile time, sizes from the configuration
 //! together at start (`Limits::check`). Full is an answer, not a longer queue.
 
-/// Cells (chunk x row) that one `handle` may visit (design §2).
+/// Cells (chunk x row) that one `handle` may visit (design §2), beside those of the request or
+/// ticket that it is about: its one answer names all of them.
 pub const WORK_UNITS: usize = 4096;
+/// So far may a turn get beyond its units: rows of one chunk are visited together, and a session
+/// that ends takes its rows and parked waits with it.
+pub const WORK_OVERSHOOT: usize = 3 * WORLD_SIZE_MAX as usize + WAITS_PER_SESSION_MAX;
 /// Chunks of one request: a million tokens at 256. A longer prompt hits this far; a transfer that
 /// ends beyond it is refused.
 pub const REQUEST_CHUNKS_MAX: usize = 4096;
@@ -31,6 +35,10 @@ pub const TICKETS_MAX: usize = 65_536;
 /// Share of L1 whose slots clients may hold for writing at once, parts per million. It bounds what
 /// clients that have stopped can turn into condemned memory.
 pub const LENT_PPM_MAX: u64 = 500_000;
+/// Client copies under one name: a worker that has so many of one range has lost track of them.
+pub const COPIES_PER_NAME_MAX: usize = 4;
+/// Parked waits of one session; more are answered "still loading" at once.
+pub const WAITS_PER_SESSION_MAX: usize = 64;
 /// Parked `wait_prefetch_status` calls.
 pub const WAITS_MAX: usize = 65_536;
 /// Tenant quotas.

@@ -5,7 +5,7 @@ mod answers;
 mod counts;
 mod news;
 
-use crate::calls::Call;
+use crate::calls::{Call, Range};
 use crate::memory::Memory;
 use crate::model::{Model, ObjectNumber, Rules, Scope, Transfer};
 use crate::reach::{Reach, State};
@@ -62,6 +62,9 @@ pub struct Bench {
     replies: u32,
     align_bytes: u64,
     now: Instant,
+    /// Most ranks, and longest range, of any request so far.
+    rows_max: usize,
+    chunks_max: usize,
     pub events: u64,
     kept: Option<Vec<(Vec<Fact>, Vec<FactKey>)>>,
 }
@@ -93,6 +96,8 @@ impl Bench {
             ended: BTreeSet::new(),
             replies: 0,
             now: Instant::ZERO,
+            rows_max: 1,
+            chunks_max: 0,
             events: 0,
             kept: None,
         }
@@ -159,6 +164,7 @@ impl Bench {
             self.open.retain(|reply, _| reply.connection != *connection);
             self.ended.insert(*connection);
         }
+        self.check_work(input)?;
         self.engine
             .audit()
             .map_err(|violation| format!("audit, {}: {}", violation.invariant, violation.found))?;
@@ -172,7 +178,9 @@ impl Bench {
             Input::ConnectionEnded { connection } => {
                 Event::ConnectionEnded { connection: *connection }
             }
-            Input::SendEnded { ticket } => Event::SendEnded { ticket: *ticket },
+            Input::SendEnded { ticket, outcome } => {
+                Event::SendEnded { ticket: *ticket, outcome: *outcome }
+            }
             Input::ReceiveEnded { ticket, complete, outcome } => {
                 Event::ReceiveEnded { ticket: *ticket, complete: *complete, outcome: *outcome }
             }
@@ -183,6 +191,31 @@ impl Bench {
             },
         };
         self.engine.handle(now, event, &mut self.out);
+    }
+
+    /// A turn is bounded (P3): what can wait keeps to the units, what cannot is the request's own.
+    fn check_work(&mut self, input: &Input) -> Result<(), String> {
+        let work = self.engine.work();
+        let units = self.engine.config().limits.work_units;
+        // Rows of one chunk go together, and a session that ends takes its rows and waits along.
+        let overshoot = 3 * self.rows_max + PARKED_MAX;
+        let own = match input {
+            Input::Asked { call, .. } => call.range().map_or(0, Range::len) as usize,
+            Input::SendEnded { .. } | Input::ReceiveEnded { .. } => self.chunks_max,
+            _ => 0,
+        };
+        if let Input::Asked { call, .. } = input
+            && let Some(range) = call.range()
+        {
+            self.rows_max = self.rows_max.max(range.world_size as usize);
+            self.chunks_max = self.chunks_max.max(range.len() as usize);
+        }
+        if work.counted >= units {
+            self.reach.met(State::TurnSpent);
+        }
+        let is_bounded =
+            work.counted <= units + overshoot && work.own <= limits::COPIES_PER_NAME_MAX * own;
+        is_bounded.then_some(()).ok_or_else(|| format!("P3: {input:?} was {work:?} of {units}"))
     }
 
     fn judge(&mut self, now: Instant, input: &Input, out: &Outbox) -> Result<Vec<Seen>, String> {
@@ -207,8 +240,8 @@ impl Bench {
             | Input::OperatorClear { force, .. } => self.model.clear(*force),
             Input::Asked { .. } | Input::ArenaGrown { .. } => {}
             Input::ConnectionEnded { connection } => self.model.connection_ended(*connection),
-            Input::SendEnded { ticket } => {
-                let known = self.model.send_ended(*ticket);
+            Input::SendEnded { ticket, outcome } => {
+                let known = self.model.send_ended(*ticket, *outcome, &news)?;
                 self.stale(known, out)?;
             }
             Input::ReceiveEnded { ticket, complete, outcome } => {
@@ -318,3 +351,6 @@ fn transfer(
 fn is_answer_to(seen: &Seen, to: Reply) -> bool {
     matches!(seen, Seen::Answered { reply, .. } if *reply == to)
 }
+
+/// More waits than any simulated session has parked at once.
+const PARKED_MAX: usize = 4;

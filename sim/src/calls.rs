@@ -83,6 +83,19 @@ pub enum Call {
 }
 
 impl Call {
+    /// The chunks that a request is about, where it names some.
+    pub fn range(&self) -> Option<&Range> {
+        match self {
+            Call::Lookup { range }
+            | Call::Free { range }
+            | Call::PrepareStore { range, .. }
+            | Call::CommitStore { range, .. }
+            | Call::PrepareRetrieve { range, .. }
+            | Call::CommitRetrieve { range, .. } => Some(range),
+            _ => None,
+        }
+    }
+
     /// What the engine is asked.
     pub fn ask(&self) -> Ask<'_> {
         match self {

@@ -8,7 +8,7 @@ use crate::profile::layout_of;
 use crate::transcript::Input;
 use kvtide_core::config::Config;
 use kvtide_core::effect::{Answer, Effect};
-use kvtide_core::event::BodyOutcome;
+use kvtide_core::event::{BodyOutcome, SendOutcome};
 use kvtide_core::fact::Fact;
 use kvtide_core::names::{ChunkHash, Connection, InstanceId, Layout, Ticket};
 use kvtide_core::slots::SlotName;
@@ -172,7 +172,9 @@ impl Driver {
             }
             self.feed(Input::ReceiveEnded { ticket, complete, outcome });
         } else {
-            self.feed(Input::SendEnded { ticket });
+            let cut = outcome == BodyOutcome::Cut;
+            let outcome = if cut { SendOutcome::Cut } else { SendOutcome::Sent };
+            self.feed(Input::SendEnded { ticket, outcome });
         }
     }
 

@@ -82,6 +82,8 @@ pub struct News {
     pub refused: Vec<Key>,
     /// A release named nothing (F01).
     pub no_such_hold: bool,
+    /// Objects that count as retrieved.
+    pub retrieved: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,6 +273,7 @@ impl Model {
                 State::Gone => unreachable!("the index holds what is there"),
             }
         }
+        self.settle_given_up()?;
         self.settle_instances()
     }
 

@@ -34,6 +34,9 @@ pub enum State {
     DoubleFree,
     SessionForgotten,
     TableFull,
+    TurnSpent,
+    StoreCutByTurn,
+    WindowOverTurns,
 }
 
 impl State {
@@ -66,6 +69,9 @@ impl State {
         State::DoubleFree,
         State::SessionForgotten,
         State::TableFull,
+        State::TurnSpent,
+        State::StoreCutByTurn,
+        State::WindowOverTurns,
     ];
 
     pub fn name(self) -> &'static str {
@@ -98,6 +104,9 @@ impl State {
             State::DoubleFree => "a release came twice",
             State::SessionForgotten => "an idle session was forgotten",
             State::TableFull => "a table was full",
+            State::TurnSpent => "a turn had no units left",
+            State::StoreCutByTurn => "a store got what its turn could make room for",
+            State::WindowOverTurns => "a tick emptied a window for objects of another size",
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::calls::Call;
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
-use kvtide_core::event::BodyOutcome;
+use kvtide_core::event::{BodyOutcome, SendOutcome};
 use kvtide_core::fact::{Fact, KeyRange};
 use kvtide_core::names::{Connection, Reply, Ticket};
 use kvtide_core::time::Instant;
@@ -22,7 +22,7 @@ pub enum Input {
     Tick,
     Asked { reply: Reply, call: Call },
     ConnectionEnded { connection: Connection },
-    SendEnded { ticket: Ticket },
+    SendEnded { ticket: Ticket, outcome: SendOutcome },
     ReceiveEnded { ticket: Ticket, complete: u32, outcome: BodyOutcome },
     ArenaGrown { bytes: u64 },
     OperatorClear { operator: u64, force: bool },
@@ -42,7 +42,12 @@ impl Transcript {
             Input::ConnectionEnded { connection } => {
                 format!("{} ended", connection_name(*connection))
             }
-            Input::SendEnded { ticket } => format!("{} sent", ticket_name(*ticket)),
+            Input::SendEnded { ticket, outcome: SendOutcome::Sent } => {
+                format!("{} sent", ticket_name(*ticket))
+            }
+            Input::SendEnded { ticket, outcome: SendOutcome::Cut } => {
+                format!("{} cut", ticket_name(*ticket))
+            }
             Input::ReceiveEnded { ticket, complete, outcome } => {
                 format!("{} received, {complete} chunks, {outcome:?}", ticket_name(*ticket))
             }

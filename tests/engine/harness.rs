@@ -10,8 +10,9 @@ use crate::transcript::Transcript;
 use kvtide_core::config::{Config, Limits};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot};
 use kvtide_core::engine::{Alarm, Engine, Status};
-use kvtide_core::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration};
+use kvtide_core::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration, SendOutcome};
 use kvtide_core::fact::{Fact, FactKey, KeyRange};
+use kvtide_core::limits;
 use kvtide_core::names::{ChunkHash, Connection, Dtype, InstanceId, Layout, Operator};
 use kvtide_core::names::{Reply, Ticket};
 use kvtide_core::slots::SlotName;
@@ -211,6 +212,8 @@ pub struct Bench {
     pub late: Vec<(Reply, Answer)>,
     /// Audit after every event. Long runs do it by themselves now and then.
     pub audits: bool,
+    /// Most cells of any turn.
+    pub longest: usize,
     pub transcript: Option<Transcript>,
     unanswered: BTreeSet<Reply>,
     requests: u32,
@@ -233,6 +236,7 @@ impl Bench {
             told: Vec::new(),
             late: Vec::new(),
             audits: true,
+            longest: 0,
             transcript: None,
             unanswered: BTreeSet::new(),
             requests: 0,
@@ -250,18 +254,33 @@ impl Bench {
             assert!(self.unanswered.insert(reply), "a request is asked once: {reply:?}");
         }
         let is_tick = matches!(event, Event::Tick);
+        let own = match &event {
+            Event::Asked { ask, .. } => chunks_of(ask),
+            Event::SendEnded { .. } | Event::ReceiveEnded { .. } => limits::REQUEST_CHUNKS_MAX,
+            _ => 0,
+        };
         let line = self.transcript.as_ref().map(|_| Transcript::event(&event));
         self.out.clear();
         self.engine.handle(self.now, event, &mut self.out);
         if let (Some(transcript), Some(line)) = (&mut self.transcript, line) {
             transcript.add(self.now, line, &self.out);
         }
+        self.check_work(own);
         // A second that passes without news has changed nothing that the audit looks at.
         let is_quiet = self.out.effects.is_empty() && self.out.facts.iter().all(is_routine);
         if self.audits && !(is_tick && is_quiet) {
             self.audit();
         }
         self.collect(asked)
+    }
+
+    /// A turn is bounded, whatever the event (design §2).
+    fn check_work(&mut self, own: usize) {
+        let work = self.engine.work();
+        let most = self.engine.config().limits.work_units + limits::WORK_OVERSHOOT;
+        assert!(work.counted <= most, "a turn of {work:?}, at most {most}");
+        assert!(work.own <= limits::COPIES_PER_NAME_MAX * own, "{work:?} for {own} chunks");
+        self.longest = self.longest.max(work.counted);
     }
 
     pub fn audit(&self) {
@@ -467,7 +486,12 @@ impl Bench {
     }
 
     pub fn end_send(&mut self, ticket: Ticket) {
-        self.handle(Event::SendEnded { ticket });
+        self.handle(Event::SendEnded { ticket, outcome: SendOutcome::Sent });
+    }
+
+    /// The connection ended before all of the payload had left.
+    pub fn cut_send(&mut self, ticket: Ticket) {
+        self.handle(Event::SendEnded { ticket, outcome: SendOutcome::Cut });
     }
 
     pub fn end_receive(&mut self, ticket: Ticket, complete: u32, outcome: BodyOutcome) {
@@ -539,6 +563,18 @@ impl Bench {
         assert_eq!((status.lease_units, status.tickets, status.jobs), (0, 0, 0));
         assert_eq!((status.staged_bytes, status.condemned_bytes, status.leased_bytes), (0, 0, 0));
         assert_eq!(self.unanswered(), 0, "every request has its answer");
+    }
+}
+
+fn chunks_of(ask: &Ask<'_>) -> usize {
+    match ask {
+        Ask::Lookup { keys }
+        | Ask::FreeLookupLocks { keys }
+        | Ask::PrepareStore { keys, .. }
+        | Ask::CommitStore { keys, .. }
+        | Ask::PrepareRetrieve { keys, .. }
+        | Ask::CommitRetrieve { keys, .. } => keys.chunks().len(),
+        _ => 0,
     }
 }
 

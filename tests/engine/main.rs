@@ -1,5 +1,6 @@
 //! The engine's rules, one by one: tests named by the known failure or the invariant they guard.
 
+mod bounds;
 mod fold;
 mod harness;
 mod keys;

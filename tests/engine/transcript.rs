@@ -5,7 +5,7 @@
 
 use crate::harness::{is_routine, keys_of};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
-use kvtide_core::event::{Ask, Event, Keys};
+use kvtide_core::event::{Ask, Event, Keys, SendOutcome};
 use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::names::{ChunkHash, Connection, Layout, Reply, Ticket};
 use kvtide_core::time::Instant;
@@ -50,7 +50,12 @@ impl Transcript {
             Event::ConnectionEnded { connection } => {
                 format!("{} ends", connection_text(connection))
             }
-            Event::SendEnded { ticket } => format!("sent {}", ticket_text(ticket)),
+            Event::SendEnded { ticket, outcome: SendOutcome::Sent } => {
+                format!("sent {}", ticket_text(ticket))
+            }
+            Event::SendEnded { ticket, outcome: SendOutcome::Cut } => {
+                format!("cut {}", ticket_text(ticket))
+            }
             Event::ReceiveEnded { ticket, complete, outcome } => {
                 format!("received {}: {complete} chunks, {outcome:?}", ticket_text(ticket))
             }

@@ -178,7 +178,7 @@ impl Script {
 impl Desk for Script {
     fn handle(&mut self, _now: Instant, event: Event<'_>, out: &mut Outbox) {
         self.events.push(match &event {
-            Event::SendEnded { ticket } => format!("sent {}", ticket.0.index),
+            Event::SendEnded { ticket, .. } => format!("sent {}", ticket.0.index),
             Event::ReceiveEnded { complete, outcome, .. } => format!("{outcome:?} {complete}"),
             Event::ConnectionEnded { .. } => "ended".to_owned(),
             Event::Asked { .. } => "asked".to_owned(),

@@ -3,7 +3,7 @@
 //! The model keeps every live extent in a plain list and searches by trying everything. It shares
 //! no rule with the allocator but the length of a run, which is written down again below.
 
-use kvtide_core::engine::space::{Extent, NoSpace, RunId, Space};
+use kvtide_core::engine::space::{Extent, NoSpace, RunId, Space, Window};
 use kvtide_core::rng::Rng;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -25,6 +25,8 @@ enum Op {
     Touch { nth: usize },
     Grow { bytes: u64 },
     EmptyWindow { size: usize },
+    DrainWindow { size: usize },
+    Undrain,
     ReserveZero,
     ReserveHuge { bytes: u64 },
 }
@@ -40,6 +42,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => nth.prop_map(|nth| Op::Touch { nth }),
         2 => (0..2 * ARENA).prop_map(|bytes| Op::Grow { bytes }),
         2 => (0..SIZES.len()).prop_map(|size| Op::EmptyWindow { size }),
+        1 => (0..SIZES.len()).prop_map(|size| Op::DrainWindow { size }),
+        1 => Just(Op::Undrain),
         1 => Just(Op::ReserveZero),
         1 => prop_oneof![ARENA + 1..2 * ARENA, u64::MAX - 5000..=u64::MAX]
             .prop_map(|bytes| Op::ReserveHuge { bytes }),
@@ -77,6 +81,13 @@ struct Model {
     stamps: Vec<(RunId, u64)>,
     published: u64,
     clock: u64,
+    draining: Option<Drained>,
+}
+
+/// A window whose runs give nothing out, those that had an object when it began.
+struct Drained {
+    window: Window,
+    runs: Vec<RunId>,
 }
 
 fn aligned(bytes: u64) -> u64 {
@@ -102,7 +113,7 @@ fn run_blocks(slot_bytes: u64) -> u64 {
 
 impl Model {
     fn new() -> Model {
-        Model { live: Vec::new(), stamps: Vec::new(), published: 0, clock: 0 }
+        Model { live: Vec::new(), stamps: Vec::new(), published: 0, clock: 0, draining: None }
     }
 
     fn nth(&mut self, nth: usize) -> Option<&mut Live> {
@@ -111,6 +122,8 @@ impl Model {
     }
 
     fn add(&mut self, space: &Space, extent: Extent) {
+        let is_draining = self.is_draining(extent.run);
+        assert!(!is_draining, "a draining run gave a slot out");
         let slot_bytes = space.slot_bytes(&extent);
         self.live.push(Live { extent, slot_bytes, is_held: false });
         if !self.stamps.iter().any(|(run, _)| *run == extent.run) {
@@ -118,7 +131,15 @@ impl Model {
         }
     }
 
+    fn is_draining(&self, run: RunId) -> bool {
+        self.draining.as_ref().is_some_and(|drained| drained.runs.contains(&run))
+    }
+
     fn drop_ended_runs(&mut self) {
+        if let Some(drained) = &mut self.draining {
+            let live = &self.live;
+            drained.runs.retain(|run| live.iter().any(|one| one.extent.run == *run));
+        }
         let live = &self.live;
         self.stamps.retain(|(run, _)| live.iter().any(|one| one.extent.run == *run));
     }
@@ -226,6 +247,8 @@ impl Model {
                 assert_eq!(space.grow(bytes), self.published);
             }
             Op::EmptyWindow { size } => self.empty_window(space, SIZES[size]),
+            Op::DrainWindow { size } => self.drain_window(space, SIZES[size]),
+            Op::Undrain => self.undrain(space),
             Op::ReserveZero => self.refused(space, 0, NoSpace::ZeroSize),
             Op::ReserveHuge { bytes } => self.refused(space, bytes, NoSpace::TooLarge),
         }
@@ -280,6 +303,27 @@ impl Model {
         }
     }
 
+    /// From now on the window's runs only shrink.
+    fn drain_window(&mut self, space: &mut Space, bytes: u64) {
+        if self.draining.is_some() {
+            return;
+        }
+        let Some(window) = space.coldest_window(bytes) else { return };
+        let runs: Vec<RunId> = space.runs_in(window).collect();
+        let used = runs.iter().map(|run| space.occupied(*run).count()).sum::<usize>();
+        assert_eq!(space.used_in(window), used);
+        space.drain(window);
+        assert_eq!(space.next_draining(window).map(|(run, _)| run), runs.first().copied());
+        self.draining = Some(Drained { window, runs });
+    }
+
+    fn undrain(&mut self, space: &mut Space) {
+        if let Some(Drained { window, .. }) = self.draining.take() {
+            space.undrain(window);
+            assert_eq!(space.next_draining(window), None);
+        }
+    }
+
     /// Evicts what the window names, which must be the coldest there is, and nothing else.
     fn empty_window(&mut self, space: &mut Space, bytes: u64) {
         let blocks = run_blocks(aligned(bytes));
@@ -314,6 +358,7 @@ proptest! {
             model.step(&mut space, op);
             model.check(&space);
         }
+        model.undrain(&mut space);
         // F22: when all is given back, all of it is one piece again.
         for one in std::mem::take(&mut model.live) {
             if one.is_held {
@@ -346,7 +391,8 @@ proptest! {
                     .into_iter()
                     .filter(|run| {
                         let mut mine = model.live.iter().filter(of_size);
-                        mine.any(|one| one.extent.run == run.id && !one.is_held)
+                        let gives = |one: &Live| one.extent.run == run.id && !one.is_held;
+                        !model.is_draining(run.id) && mine.any(gives)
                     })
                     .min_by_key(|run| (run.stamp, run.id));
                 prop_assert_eq!(space.coldest_run(bytes), coldest.map(|run| run.id));

@@ -3,8 +3,12 @@
 //! A hierarchical wheel: arming, cancelling and firing cost the same however many deadlines are
 //! armed. A tick of the wheel is 2^20 ns, about a millisecond; a deadline is rounded up to the next
 //! one, so an alarm may be late by a millisecond and is never early.
+//!
+//! The invariant: every entry stands in the list of the level and slot that it names, and nothing
+//! fires before a slot that has been opened is empty, however many turns that takes.
 
 use crate::engine::memory::slots_bytes;
+use crate::engine::turn::Work;
 use crate::slots::{SlotName, Slots};
 use crate::time::Instant;
 use alloc::vec::Vec;
@@ -56,6 +60,8 @@ pub struct Alarms {
     occupied: [u64; LEVELS],
     /// Every tick before this one has fired.
     elapsed: u64,
+    /// A slot of a higher level whose time has begun and which is not empty yet.
+    opened: Option<(usize, usize)>,
 }
 
 impl Alarms {
@@ -66,6 +72,7 @@ impl Alarms {
             lists: alloc::vec![[List::default(); SLOTS]; LEVELS],
             occupied: [0; LEVELS],
             elapsed: 0,
+            opened: None,
         }
     }
 
@@ -91,28 +98,33 @@ impl Alarms {
         }
     }
 
-    /// The next alarm that is due, in deadline order.
-    pub fn pop(&mut self, now: Instant) -> Option<(Alarm, SlotName)> {
+    /// The next alarm that is due, in deadline order. None also where the turn's units ended
+    /// before it was found; then `next` says that there is work.
+    pub fn pop(&mut self, now: Instant, work: &mut Work) -> Option<(Alarm, SlotName)> {
         let now_tick = now.0 >> TICK_BITS;
-        while let Some((level, slot, tick)) = self.first() {
-            if tick > now_tick {
-                break;
+        loop {
+            if !self.close_opened(work) {
+                return None;
+            }
+            let (level, slot, tick) = self.first().filter(|(_, _, tick)| *tick <= now_tick)?;
+            self.elapsed = self.elapsed.max(tick.saturating_sub(1));
+            if level > 0 {
+                self.opened = Some((level, slot));
+                continue;
             }
             let head = self.lists[level][slot].head.expect("an occupied slot has a head");
-            if level == 0 {
-                self.elapsed = self.elapsed.max(tick.saturating_sub(1));
-                self.unlink(head);
-                let (name, _) = self.entries.at(head).expect("a linked entry exists");
-                let entry = self.entries.remove(name).expect("a linked entry exists");
-                return Some((entry.alarm, entry.subject));
-            }
-            self.cascade(level, slot, tick);
+            self.unlink(head);
+            let (name, _) = self.entries.at(head).expect("a linked entry exists");
+            let entry = self.entries.remove(name).expect("a linked entry exists");
+            return Some((entry.alarm, entry.subject));
         }
-        None
     }
 
     /// When the wheel wants to be looked at next. May be earlier than the deadline itself.
     pub fn next(&self) -> Option<(Instant, Alarm)> {
+        if self.opened.is_some() {
+            return Some((Instant(self.elapsed << TICK_BITS), Alarm::Work));
+        }
         let (level, slot, tick) = self.first()?;
         let head = self.lists[level][slot].head.expect("an occupied slot has a head");
         let (_, entry) = self.entries.at(head).expect("a linked entry exists");
@@ -140,17 +152,20 @@ impl Alarms {
         None
     }
 
-    /// Moves a slot of a higher level down, now that its time range has begun.
-    fn cascade(&mut self, level: usize, slot: usize, tick: u64) {
-        assert!(level > 0, "level 0 fires");
-        self.elapsed = self.elapsed.max(tick - 1);
-        let mut next = self.lists[level][slot].head;
-        self.lists[level][slot] = List::default();
-        self.occupied[level] &= !(1 << slot);
-        while let Some(index) = next {
-            next = self.entries.at(index).and_then(|(_, entry)| entry.next);
-            self.link(index);
+    /// Moves the entries of an opened slot down, now that its time range has begun. True when
+    /// none is left. Each goes to a lower level, so the slot only shrinks.
+    fn close_opened(&mut self, work: &mut Work) -> bool {
+        let Some((level, slot)) = self.opened else { return true };
+        while let Some(head) = self.lists[level][slot].head {
+            if work.is_spent() {
+                return false;
+            }
+            work.spend(1);
+            self.unlink(head);
+            self.link(head);
         }
+        self.opened = None;
+        true
     }
 
     fn link(&mut self, index: u32) {
@@ -209,6 +224,10 @@ mod tests {
         SlotName { index, generation: 0 }
     }
 
+    fn pop(alarms: &mut Alarms, now: Instant) -> Option<(Alarm, SlotName)> {
+        alarms.pop(now, &mut Work::new(usize::MAX))
+    }
+
     #[test]
     fn fires_in_order_and_never_early() {
         let mut rng = Rng::new(7);
@@ -229,7 +248,7 @@ mod tests {
         let mut fired = 0;
         while let Some((at, _)) = alarms.next() {
             now = now.max(at);
-            while let Some((_, subject)) = alarms.pop(now) {
+            while let Some((_, subject)) = pop(&mut alarms, now) {
                 let deadline = armed[subject.index as usize].0;
                 assert!(deadline <= now, "early: {deadline:?} at {now:?}");
                 assert!(subject.index % 3 != 0, "a cancelled alarm fired");
@@ -247,9 +266,48 @@ mod tests {
     fn an_alarm_in_the_past_fires_on_the_next_tick() {
         let mut alarms = Alarms::with_limit(1);
         let now = Instant::from_secs(5);
-        assert_eq!(alarms.pop(now), None);
+        assert_eq!(pop(&mut alarms, now), None);
         alarms.arm(Instant::ZERO, Alarm::WaitTimeout, subject(0));
-        assert_eq!(alarms.pop(now), Some((Alarm::WaitTimeout, subject(0))));
+        assert_eq!(pop(&mut alarms, now), Some((Alarm::WaitTimeout, subject(0))));
         assert_eq!(alarms.next(), None);
+    }
+
+    /// A hundred thousand deadlines of one hour stood in one slot, and opening it was one turn.
+    #[test]
+    fn a_slot_is_opened_over_several_turns() {
+        let mut alarms = Alarms::with_limit(3000);
+        let mut timers = Vec::new();
+        for index in 0..2000 {
+            let at = Instant::from_secs(300 + index as u64 % 7);
+            timers.push(alarms.arm(at, Alarm::SessionExpiry, subject(index)));
+        }
+        let mut now = Instant::from_secs(299);
+        let (mut fired, mut turns) = (Vec::new(), 0);
+        while alarms.armed() > 0 {
+            turns += 1;
+            let mut work = Work::new(64);
+            while let Some((_, subject)) = alarms.pop(now, &mut work) {
+                work.spend(1);
+                fired.push(subject.index % 7);
+                if work.is_spent() {
+                    break;
+                }
+            }
+            assert!(work.counted <= 64, "{work:?}");
+            match alarms.next() {
+                Some((at, Alarm::Work)) => assert!(at <= now, "work is due at once"),
+                Some((at, _)) => now = now.max(at),
+                None => {}
+            }
+            if turns == 3 {
+                // Arming and cancelling go on while a slot is half open.
+                alarms.cancel(timers[1999]);
+                alarms.arm(now, Alarm::SessionExpiry, subject(6));
+            }
+        }
+        assert_eq!(fired.len(), 2000);
+        assert!(turns >= 2000 / 64, "{turns}");
+        let late = fired.iter().position(|second| *second == 1).expect("some fired then");
+        assert!(fired[late..].iter().all(|second| *second != 0), "out of order");
     }
 }

@@ -213,6 +213,7 @@ impl Engine {
                 check(!(uncommitted && published), "I-7", "an uncommitted slot is readable")?;
             }
         }
+        check(self.copies.counts_ended(), "I-6", "ended owners of copies are miscounted")?;
         let instances = self.layouts.instances() as usize;
         check(instances == self.clients.len(), "I-45", "layouts do not match the instances")
     }

@@ -30,6 +30,8 @@ pub enum Mode {
 #[derive(Clone, Debug)]
 pub struct Instance {
     pub id: InstanceId,
+    /// Its place in the table: the same id that registers anew is another one.
+    pub registration: SlotName,
     pub model: Arc<str>,
     pub world_size: u32,
     pub block_size: u32,
@@ -68,7 +70,7 @@ pub enum Registered {
     New,
     Known,
     /// The same id came with another model or layout: the old registration has ended.
-    Replaced,
+    Replaced(SlotName),
     Full,
 }
 
@@ -105,8 +107,9 @@ impl Clients {
             if same {
                 return Registered::Known;
             }
+            let old = known.registration;
             self.end(turn, layouts, registration.instance, InstanceEnd::Replaced);
-            outcome = Registered::Replaced;
+            outcome = Registered::Replaced(old);
         }
         if self.instances.is_full() {
             return Registered::Full;
@@ -114,6 +117,7 @@ impl Clients {
         let model: Arc<str> = registration.model.into();
         let instance = Instance {
             id: registration.instance,
+            registration: SlotName { index: 0, generation: 0 },
             model: model.clone(),
             world_size: registration.world_size,
             block_size: registration.block_size,
@@ -125,6 +129,7 @@ impl Clients {
             timer: None,
         };
         let name = self.instances.insert(instance).expect("there is room, checked above");
+        self.instances.find_mut(name).expect("inserted above").registration = name;
         self.index.insert(registration.instance, name);
         if self.told_set.remove(&registration.instance).is_some() {
             self.told.retain(|told| *told != registration.instance);
@@ -140,22 +145,22 @@ impl Clients {
         outcome
     }
 
-    /// Takes an instance off the table. False where it was not there.
+    /// Takes an instance off the table. Names its registration, where it was there.
     pub fn end(
         &mut self,
         turn: &mut Turn,
         layouts: &mut Layouts,
         instance: InstanceId,
         why: InstanceEnd,
-    ) -> bool {
-        let Some(name) = self.index.remove(&instance) else { return false };
+    ) -> Option<SlotName> {
+        let name = self.index.remove(&instance)?;
         let entry = self.instances.remove(name).expect("the index names live instances");
         if let Some(timer) = entry.timer {
             turn.alarms.cancel(timer);
         }
         layouts.release(&entry.model, entry.world_size, entry.layout);
         turn.out.tell(Fact::InstanceEnded { instance, why });
-        true
+        Some(name)
     }
 
     /// The answer to a ping. An instance that is not registered is told so once, so that it

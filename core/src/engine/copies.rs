@@ -3,10 +3,15 @@
 //! The invariant: a slot that a client may still read or write stays pinned until that client's
 //! commit or the end of its connection, whatever else happens (design P1). A write TTL, an
 //! unregistered or reaped instance and a forced clear only *condemn* a reservation: its key is free
-//! for others at once, its memory is not. So what writers hold in all is bounded
+//! for others, its memory is not. So what writers hold in all is bounded
 //! (`Config::lent_bytes_max`): clients that stop for good do not take more of L1 than that.
+//!
+//! What an end concerns may be more than one turn can visit. It counts from the event on all the
+//! same: no commit finds a copy whose connection has ended, and none publishes for a registration
+//! that has (`endings`).
 
 mod commits;
+mod endings;
 mod retrieve;
 mod store;
 
@@ -15,11 +20,10 @@ pub use commits::Committer;
 use crate::config::Limits;
 use crate::effect::{Slot, SlotRange};
 use crate::engine::alarms::{Alarm, Timer};
-use crate::engine::jobs::Job;
 use crate::engine::memory::{map_bytes, slots_bytes};
 use crate::engine::turn::Turn;
 use crate::event::Keys;
-use crate::fact::{Abort, Fact, LeaseEnd};
+use crate::fact::{Abort, Fact};
 use crate::names::{ArenaId, Place};
 use crate::names::{ChunkHash, Connection, InstanceId, Layout, ObjectId, Reply, ScopeId, Ticket};
 use crate::slots::{SlotName, Slots};
@@ -34,6 +38,8 @@ use smallvec::SmallVec;
 pub struct PendingKey {
     pub kind: Kind,
     pub instance: InstanceId,
+    /// Hash of the request id, for retrieves: no commit ends another request's read.
+    pub reader: u64,
     pub scope: ScopeId,
     pub first_chunk: u32,
     pub end_chunk: u32,
@@ -53,6 +59,8 @@ pub enum Ending {
     Abort(Abort),
     /// Readers are done.
     Unpin,
+    /// A reader's connection ended before it said that it was done.
+    Unread,
 }
 
 /// Who waits for the end of a ticket.
@@ -68,6 +76,7 @@ pub enum Owner {
 pub(crate) struct Copy {
     pub key: PendingKey,
     pub connection: Connection,
+    registration: SlotName,
     /// Hash of the request id: whose copy it is.
     request: u64,
     pub objects: Vec<ObjectId>,
@@ -75,9 +84,15 @@ pub(crate) struct Copy {
     reads: usize,
     /// Position of each object within the range, for stores.
     pub chunks: Vec<u32>,
-    pub condemned: bool,
+    /// Given up, and why; the first `taken_back` of its keys are free already.
+    condemned: Option<Abort>,
+    taken_back: usize,
+    /// The client has said that it has read its slots, or was sent all of the bytes.
+    was_read: bool,
     /// A commit has come for one of several copies under this name.
     committed: bool,
+    /// It is being let go.
+    is_ending: bool,
     /// Some chunk of the range found no room.
     short: bool,
     /// What its slots take, for stores whose slots were lent.
@@ -88,13 +103,21 @@ pub(crate) struct Copy {
     pub stream: Option<Ticket>,
     reply: Option<Reply>,
     at_connection: u32,
-    at_instance: u32,
+    at_registration: u32,
+}
+
+/// Copies of one connection or registration, and whether that has ended.
+#[derive(Clone, Debug, Default)]
+struct Owned {
+    names: Vec<SlotName>,
+    ended: Option<Abort>,
 }
 
 /// Which instance asks, as its registration says.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     pub instance: InstanceId,
+    pub registration: SlotName,
     pub connection: Connection,
     pub reply: Reply,
     /// Hash of the request id.
@@ -113,8 +136,10 @@ pub struct Copies {
     pub(crate) copies: Slots<Copy>,
     pub(crate) tickets: Slots<Owner>,
     pending: Map<PendingKey, SmallVec<[SlotName; 2]>>,
-    by_connection: Map<Connection, Vec<SlotName>>,
-    by_instance: Map<InstanceId, Vec<SlotName>>,
+    by_connection: Map<Connection, Owned>,
+    by_registration: Map<SlotName, Owned>,
+    /// Connections and registrations that have ended and still have copies.
+    ended: usize,
     /// Objects that readers pin, each as often as it is read.
     pub(crate) reads: usize,
     /// Bytes of L1 that writers hold, staged or condemned.
@@ -130,7 +155,8 @@ impl Copies {
             tickets: Slots::with_limit(2 * limits.tickets),
             pending: map_with_capacity(limits.tickets, seed ^ 4),
             by_connection: map_with_capacity(crate::limits::CONNECTIONS_MAX, seed ^ 5),
-            by_instance: map_with_capacity(limits.instances, seed ^ 6),
+            by_registration: map_with_capacity(limits.tickets, seed ^ 6),
+            ended: 0,
             reads: 0,
             lent_bytes: 0,
             stale_endings: 0,
@@ -145,8 +171,8 @@ impl Copies {
         slots_bytes::<Copy>(limits.tickets)
             + slots_bytes::<Owner>(2 * limits.tickets)
             + map_bytes::<PendingKey, SmallVec<[SlotName; 2]>>(limits.tickets)
-            + map_bytes::<Connection, Vec<SlotName>>(crate::limits::CONNECTIONS_MAX)
-            + map_bytes::<InstanceId, Vec<SlotName>>(limits.instances)
+            + map_bytes::<Connection, Owned>(crate::limits::CONNECTIONS_MAX)
+            + map_bytes::<SlotName, Owned>(limits.tickets)
             + (cells + names) as u64
     }
 
@@ -154,94 +180,6 @@ impl Copies {
     /// copies cannot be told apart, and that is safe.
     pub fn request_hash(&self, request: &str) -> u64 {
         self.hash.hash_one(request)
-    }
-
-    /// End of stream: nothing is read or written over this connection any more.
-    pub fn connection_ended(&mut self, turn: &mut Turn, connection: Connection) {
-        let Some(names) = self.by_connection.get(&connection).cloned() else { return };
-        for name in names {
-            self.end_lent(name);
-            let copy = self.copies.find(name).expect("listed while it exists");
-            if copy.stream.is_some() {
-                continue;
-            }
-            if copy.key.kind == Kind::Retrieve {
-                self.tell_read(turn, name, LeaseEnd::ConnectionEnded);
-            }
-            let how = match copy.key.kind {
-                Kind::Store => Ending::Abort(Abort::ConnectionEnded),
-                Kind::Retrieve => Ending::Unpin,
-            };
-            self.end(turn, name, how);
-        }
-    }
-
-    /// The instance is gone: what it has not committed will not be published.
-    pub fn instance_ended(&mut self, turn: &mut Turn, instance: InstanceId, why: Abort) {
-        let Some(names) = self.by_instance.get(&instance).cloned() else { return };
-        for name in names {
-            let copy = self.copies.find(name).expect("listed while it exists");
-            if copy.key.kind == Kind::Store {
-                self.condemn(turn, name, why);
-            }
-        }
-    }
-
-    /// The write TTL has passed without a commit.
-    pub fn write_expired(&mut self, turn: &mut Turn, name: SlotName) {
-        if let Some(copy) = self.copies.find_mut(name) {
-            copy.timer = None;
-            self.condemn(turn, name, Abort::WriteTtl);
-        }
-    }
-
-    /// Goes on with letting a copy's objects go. True when it has ended.
-    pub fn end_some(&mut self, turn: &mut Turn, name: SlotName, how: Ending) -> bool {
-        let mark = turn.out.mark();
-        let Some(copy) = self.copies.find_mut(name) else { return true };
-        while !turn.is_spent() {
-            let Some(id) = copy.objects.pop() else { break };
-            turn.spend(1);
-            if let Ending::Abort(_) = how {
-                turn.l1.condemn_staged(id, turn.out);
-            }
-            turn.l1.unpin(id);
-        }
-        let ended = copy.objects.is_empty();
-        let keys = turn.out.keys_since(mark);
-        if let (Ending::Abort(why), false) = (how, keys.is_empty()) {
-            turn.out.tell(Fact::WriteAborted { keys, why });
-        }
-        if ended {
-            self.remove(turn, name);
-        }
-        ended
-    }
-
-    /// Frees the keys of a reservation; its memory stays with the client.
-    fn condemn(&mut self, turn: &mut Turn, name: SlotName, why: Abort) {
-        let Some(copy) = self.copies.find_mut(name) else { return };
-        if copy.condemned {
-            return;
-        }
-        copy.condemned = true;
-        let mark = turn.out.mark();
-        turn.spend(copy.objects.len());
-        for id in &copy.objects {
-            turn.l1.condemn_staged(*id, turn.out);
-        }
-        let keys = turn.out.keys_since(mark);
-        if !keys.is_empty() {
-            turn.out.tell(Fact::WriteAborted { keys, why });
-        }
-    }
-
-    fn end(&mut self, turn: &mut Turn, name: SlotName, how: Ending) {
-        // A copy that is being let go is no commit's any more.
-        self.unlist(name);
-        if !self.end_some(turn, name, how) {
-            turn.jobs.push(Job::EndCopy { copy: name, how });
-        }
     }
 
     fn admit_store(&mut self, turn: &mut Turn, copy: Copy) -> SlotName {
@@ -255,12 +193,12 @@ impl Copies {
     fn admit(&mut self, mut copy: Copy) -> SlotName {
         let (connection, key) = (copy.connection, copy.key);
         let of_connection = self.by_connection.entry(connection).or_default();
-        copy.at_connection = of_connection.len() as u32;
-        let of_instance = self.by_instance.entry(key.instance).or_default();
-        copy.at_instance = of_instance.len() as u32;
+        copy.at_connection = of_connection.names.len() as u32;
+        let of_registration = self.by_registration.entry(copy.registration).or_default();
+        copy.at_registration = of_registration.names.len() as u32;
         let name = self.copies.insert(copy).expect("the caller has looked for room");
-        of_connection.push(name);
-        of_instance.push(name);
+        of_connection.names.push(name);
+        of_registration.names.push(name);
         self.pending.entry(key).or_default().push(name);
         name
     }
@@ -277,13 +215,16 @@ impl Copies {
         for ticket in [copy.lent, copy.stream].into_iter().flatten() {
             self.tickets.remove(ticket.0);
         }
-        let moved = take_at(&mut self.by_connection, copy.connection, copy.at_connection);
-        if let Some(moved) = moved.and_then(|moved| self.copies.find_mut(moved)) {
-            moved.at_connection = copy.at_connection;
+        let (at_connection, at_registration) = (copy.at_connection, copy.at_registration);
+        let taken = take_at(&mut self.by_connection, copy.connection, at_connection);
+        self.ended -= taken.was_last_of_ended as usize;
+        if let Some(moved) = taken.moved.and_then(|moved| self.copies.find_mut(moved)) {
+            moved.at_connection = at_connection;
         }
-        let moved = take_at(&mut self.by_instance, copy.key.instance, copy.at_instance);
-        if let Some(moved) = moved.and_then(|moved| self.copies.find_mut(moved)) {
-            moved.at_instance = copy.at_instance;
+        let taken = take_at(&mut self.by_registration, copy.registration, at_registration);
+        self.ended -= taken.was_last_of_ended as usize;
+        if let Some(moved) = taken.moved.and_then(|moved| self.copies.find_mut(moved)) {
+            moved.at_registration = at_registration;
         }
     }
 
@@ -328,6 +269,13 @@ impl Copies {
         SlotRange { start, end: turn.out.slots.len() as u32 }
     }
 
+    /// Connections and registrations that have ended are counted right, for the audit.
+    pub(crate) fn counts_ended(&self) -> bool {
+        let of_connections = self.by_connection.values().filter(|owned| owned.ended.is_some());
+        let of_registrations = self.by_registration.values().filter(|owned| owned.ended.is_some());
+        of_connections.count() + of_registrations.count() == self.ended
+    }
+
     pub fn in_flight(&self) -> usize {
         self.tickets.len()
     }
@@ -350,6 +298,7 @@ pub fn pending_key(kind: Kind, asker: &Asker, keys: &Keys) -> PendingKey {
     PendingKey {
         kind,
         instance: asker.instance,
+        reader: if kind == Kind::Retrieve { asker.request } else { 0 },
         scope: asker.scope,
         first_chunk: chunks.start,
         end_chunk: chunks.end,
@@ -361,12 +310,16 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
     Copy {
         key,
         connection: asker.connection,
+        registration: asker.registration,
         request: asker.request,
         objects: Vec::new(),
         reads: 0,
         chunks: Vec::new(),
-        condemned: false,
+        condemned: None,
+        taken_back: 0,
+        was_read: false,
         committed: false,
+        is_ending: false,
         short: false,
         lent_bytes: 0,
         started: turn.now,
@@ -375,7 +328,7 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
         stream: None,
         reply: None,
         at_connection: 0,
-        at_instance: 0,
+        at_registration: 0,
     }
 }
 
@@ -384,17 +337,22 @@ fn place_of(turn: &Turn, id: ObjectId) -> Option<Place> {
     Some(Place { arena: ArenaId(0), offset: extent.offset, bytes: extent.bytes })
 }
 
-/// Takes entry `at` out of a list by moving the last one there; names the moved one.
-fn take_at<K: Eq + core::hash::Hash>(
-    lists: &mut Map<K, Vec<SlotName>>,
-    key: K,
-    at: u32,
-) -> Option<SlotName> {
+/// What came of taking one copy off its owner's list.
+struct Taken {
+    /// The copy that stands in its place now.
+    moved: Option<SlotName>,
+    was_last_of_ended: bool,
+}
+
+/// Takes entry `at` out of a list by moving the last one there.
+fn take_at<K: Eq + core::hash::Hash>(lists: &mut Map<K, Owned>, key: K, at: u32) -> Taken {
     let list = lists.get_mut(&key).expect("every copy is listed");
-    list.swap_remove(at as usize);
-    let moved = list.get(at as usize).copied();
-    if list.is_empty() {
+    list.names.swap_remove(at as usize);
+    let moved = list.names.get(at as usize).copied();
+    let is_last = list.names.is_empty();
+    let was_last_of_ended = is_last && list.ended.is_some();
+    if is_last {
         lists.remove(&key);
     }
-    moved
+    Taken { moved, was_last_of_ended }
 }

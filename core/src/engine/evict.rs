@@ -1,7 +1,6 @@
 //! The watermark: once a second, and a pass that frees `ratio` of the allocated bytes when usage
 //! is at or above it. The pass ends below the watermark, or with nothing left that can go (I-37).
 
-use crate::engine::jobs::Job;
 use crate::engine::turn::Turn;
 use crate::fact::{Fact, Removal};
 use crate::time::Duration;
@@ -21,25 +20,25 @@ pub fn tick(turn: &mut Turn) {
     if triggered && used > 0 {
         let share = parts(used, turn.config.ratio_ppm).max(1);
         let bytes = share.max((used - mark).saturating_add(1));
-        turn.jobs.push(Job::Evict { bytes });
+        turn.jobs.evict(bytes);
     }
 }
 
-/// Goes on with a pass. None when it has ended, else what is still to be freed.
-pub fn some(turn: &mut Turn, mut bytes: u64) -> Option<u64> {
-    while bytes > 0 {
-        if turn.is_spent() {
-            return Some(bytes);
-        }
+/// Goes on with a pass. True while something is still to be freed.
+pub fn some(turn: &mut Turn) -> bool {
+    let mut bytes = turn.jobs.evict_bytes();
+    while bytes > 0 && !turn.is_spent() {
         turn.spend(1);
         let before = turn.l1.used_bytes();
         if !turn.l1.evict_coldest(Removal::Watermark, turn.out) {
-            return None;
+            bytes = 0;
+            break;
         }
         let freed = before.checked_sub(turn.l1.used_bytes()).expect("evicting frees (F20)");
         bytes = bytes.saturating_sub(freed);
     }
-    None
+    turn.jobs.set_evict_bytes(bytes);
+    bytes > 0
 }
 
 fn parts(whole: u64, ppm: u64) -> u64 {

@@ -1,11 +1,15 @@
 //! Work that does not fit one turn: continued by `Alarm::Work`, first come first served.
+//!
+//! The invariant: what is in the queue is bounded by what it works on (sessions, orphans, copies,
+//! connections, instances), and there is at most one sweep, one eviction pass and one window.
 
 use crate::engine::copies::Ending;
+use crate::names::Connection;
 use crate::slots::SlotName;
 use alloc::collections::VecDeque;
 
 /// One piece of unfinished work. What it works on may be gone when its turn comes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
     /// A lookup that still probes or touches.
     Lookup { session: SlotName },
@@ -15,34 +19,56 @@ pub enum Job {
     FreeRange { session: SlotName },
     /// A copy whose objects are let go.
     EndCopy { copy: SlotName, how: Ending },
+    /// A reservation whose keys are taken back.
+    Condemn { copy: SlotName },
+    /// Copies of a connection that has ended; those from `left` on are done.
+    EndConnection { connection: Connection, left: u32 },
+    /// Reservations of a registration that has ended; those from `left` on are done.
+    EndInstance { registration: SlotName, left: u32 },
+    /// A window of the arena is emptied for objects of another size.
+    EmptyWindow,
     /// `clear` gives memory back.
     Sweep,
-    /// The eviction tick frees this many bytes more.
-    Evict { bytes: u64 },
+    /// The eviction tick frees bytes; `Jobs` knows how many.
+    Evict,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Jobs {
     queue: VecDeque<Job>,
+    is_sweeping: bool,
+    /// What a pass under way is still to free.
+    evict_bytes: u64,
 }
 
 impl Jobs {
-    /// A sweep or an eviction pass under way takes in the new reason.
     pub fn push(&mut self, job: Job) {
-        match job {
-            Job::Sweep if self.queue.contains(&Job::Sweep) => {}
-            Job::Evict { bytes } => {
-                let running = self.queue.iter_mut().find_map(|job| match job {
-                    Job::Evict { bytes } => Some(bytes),
-                    _ => None,
-                });
-                match running {
-                    Some(running) => *running = (*running).max(bytes),
-                    None => self.queue.push_back(job),
-                }
-            }
-            job => self.queue.push_back(job),
+        self.queue.push_back(job);
+    }
+
+    /// A sweep under way takes in the new reason.
+    pub fn sweep(&mut self) {
+        if !self.is_sweeping {
+            self.is_sweeping = true;
+            self.queue.push_back(Job::Sweep);
         }
+    }
+
+    /// A pass under way frees the larger of both.
+    pub fn evict(&mut self, bytes: u64) {
+        if self.evict_bytes == 0 && bytes > 0 {
+            self.queue.push_back(Job::Evict);
+        }
+        self.evict_bytes = self.evict_bytes.max(bytes);
+    }
+
+    pub fn evict_bytes(&self) -> u64 {
+        self.evict_bytes
+    }
+
+    /// So much of the pass is left. With nothing left it has ended.
+    pub fn set_evict_bytes(&mut self, bytes: u64) {
+        self.evict_bytes = bytes;
     }
 
     pub fn take(&mut self) -> Option<Job> {
@@ -52,6 +78,13 @@ impl Jobs {
     /// The job stopped half-way and goes on after the others, so that a long one holds up nobody.
     pub fn resume(&mut self, job: Job) {
         self.queue.push_back(job);
+    }
+
+    /// The job has done all that it was for.
+    pub fn finished(&mut self, job: Job) {
+        if job == Job::Sweep {
+            self.is_sweeping = false;
+        }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -82,6 +82,8 @@ pub struct L1 {
     pub(crate) leased: u32,
     stamp: u64,
     configured: u64,
+    /// A window that is emptied over several turns.
+    emptying: Option<room::Emptying>,
 }
 
 impl L1 {
@@ -103,6 +105,7 @@ impl L1 {
             leased: 0,
             stamp: 0,
             configured: config.l1_bytes,
+            emptying: None,
         }
     }
 

@@ -123,7 +123,9 @@ impl Scopes {
             self.tenants.push(fresh);
             TenantId(self.tenants.len() as u32 - 1)
         } else {
-            let tenant = self.take_idle_tenant().or_else(|| self.free_tenant())?;
+            let mut visits = IDLE_VISITS;
+            let tenant =
+                self.take_idle_tenant(&mut visits).or_else(|| self.free_tenant(&mut visits))?;
             self.tenant_ids.remove(&self.tenants[tenant.0 as usize].key);
             self.tenants[tenant.0 as usize] = fresh;
             tenant
@@ -151,7 +153,8 @@ impl Scopes {
             self.scopes.push(fresh);
             ScopeId(self.scopes.len() as u32 - 1)
         } else {
-            self.drop_idle_scope()?;
+            let mut visits = IDLE_VISITS;
+            self.drop_idle_scope(&mut visits)?;
             let scope = self.free_scopes.pop().expect("one was just dropped");
             self.scopes[scope.0 as usize] = fresh;
             scope
@@ -240,9 +243,12 @@ impl Scopes {
     }
 
     /// The queues may hold names that are in use again: those are dropped here and parked anew
-    /// when their last user leaves.
-    fn take_idle_tenant(&mut self) -> Option<TenantId> {
-        while let Some(tenant) = self.idle_tenants.pop_front() {
+    /// when their last user leaves. A request looks at `visits` of them at the most; the next one
+    /// goes on from there.
+    fn take_idle_tenant(&mut self, visits: &mut usize) -> Option<TenantId> {
+        while *visits > 0 {
+            *visits -= 1;
+            let tenant = self.idle_tenants.pop_front()?;
             let entry = &mut self.tenants[tenant.0 as usize];
             entry.idle = false;
             if entry.uses == 0 {
@@ -253,8 +259,10 @@ impl Scopes {
     }
 
     /// Takes the name of the oldest scope that nothing uses, and lets its tenant go.
-    fn drop_idle_scope(&mut self) -> Option<()> {
-        while let Some(scope) = self.idle_scopes.pop_front() {
+    fn drop_idle_scope(&mut self, visits: &mut usize) -> Option<()> {
+        while *visits > 0 {
+            *visits -= 1;
+            let scope = self.idle_scopes.pop_front()?;
             let entry = &mut self.scopes[scope.0 as usize];
             entry.idle = false;
             if entry.uses == 0 {
@@ -269,15 +277,18 @@ impl Scopes {
     }
 
     /// A tenant that only unused scopes kept.
-    fn free_tenant(&mut self) -> Option<TenantId> {
+    fn free_tenant(&mut self, visits: &mut usize) -> Option<TenantId> {
         loop {
-            self.drop_idle_scope()?;
-            if let Some(tenant) = self.take_idle_tenant() {
+            self.drop_idle_scope(visits)?;
+            if let Some(tenant) = self.take_idle_tenant(visits) {
                 return Some(tenant);
             }
         }
     }
 }
+
+/// Parked names that one request looks at for one that nothing uses.
+const IDLE_VISITS: usize = 2 * limits::TENANTS_MAX;
 
 #[cfg(test)]
 mod tests {

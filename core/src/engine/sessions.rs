@@ -171,6 +171,7 @@ impl Sessions {
         };
         scopes.retain_tenant(tenant);
         session.tenant = Some(tenant);
+        turn.work.spend(session.world_size as usize);
         for rank in 0..session.world_size {
             let Some(rank) = KvRank::of(session.world_size, rank) else { break };
             let key = ScopeKey { tenant, rank, group: 0, layout };
@@ -261,6 +262,7 @@ impl Sessions {
             return Err(ReadFailure::NotLeased);
         }
         let chunks = keys.chunks();
+        turn.work.spend_own(chunks.len());
         let checked = session.set.check(turn.l1, row, scope, chunks.clone(), keys.hashes);
         checked.map_err(|why| match why {
             Unreadable::NotLeased => ReadFailure::NotLeased,

@@ -19,13 +19,18 @@
 //!
 //! What a door costs: a slot is found in a `BitTree` over all slots of the arena, a partly free
 //! run at the head of its class's list. Only opening a run looks further, over one bit per block:
-//! at most 512 blocks below 32 GiB, 8192 at 512 GiB.
+//! at most 512 blocks below 32 GiB, 8192 at 512 GiB; `take_steps` says how far.
+//!
+//! A run that holds more than one turn can evict is *drained*: it gives no slot out any more, so
+//! that it becomes empty however long that takes.
 //!
 //! Memory, all taken at start: one bit per 4 KiB (`align_bytes`, at least 1/65536 of a block) and
 //! 52 bytes per block. That is 16 MiB for 512 GiB.
 
 mod audit;
 mod classes;
+mod drain;
+mod free;
 mod window;
 
 pub use window::Window;
@@ -93,7 +98,20 @@ pub struct Space {
     partial: Lists,
     /// Empty between calls; memory for the sliding maximum of `coldest_window`.
     scratch: VecDeque<(u32, u64)>,
+    steps: Steps,
 }
+
+/// Bits looked at since somebody asked: no part of what an arena is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steps(usize);
+
+impl PartialEq for Steps {
+    fn eq(&self, _: &Steps) -> bool {
+        true
+    }
+}
+
+impl Eq for Steps {}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Run {
@@ -104,6 +122,8 @@ struct Run {
     /// Objects that cannot go now.
     held: u32,
     class: u16,
+    /// It is being emptied: its free slots are nobody's.
+    is_draining: bool,
 }
 
 impl Space {
@@ -135,6 +155,7 @@ impl Space {
             classes: Classes::new(),
             partial: Lists::new(SIZE_CLASSES_MAX, blocks),
             scratch: VecDeque::with_capacity(blocks),
+            steps: Steps::default(),
         }
     }
 
@@ -164,7 +185,7 @@ impl Space {
                     return Err(NoSpace::ClassTable);
                 }
                 let shape = self.shape(slot_bytes);
-                let first = self.find_free(shape.blocks).ok_or(NoSpace::ClassFull)?;
+                let first = self.find_place(shape.blocks).ok_or(NoSpace::ClassFull)?;
                 let class = self.classes.insert(slot_bytes, shape);
                 (class, self.open_run_at(class, first))
             }
@@ -209,21 +230,24 @@ impl Space {
         let slot_bytes = self.classes.at(extent.class.0).slot_bytes;
         self.used_bytes -= slot_bytes;
         self.free_slots.insert(number);
-        self.classes.at_mut(extent.class.0).free_slots += 1;
         let run = &mut self.runs[first as usize];
         let was_full = run.used == run.slots;
         run.used -= 1;
         assert!(run.held <= run.used, "a held extent is not released");
-        let is_empty = run.used == 0;
+        let (is_empty, is_draining) = (run.used == 0, run.is_draining);
+        self.classes.at_mut(extent.class.0).free_slots += !is_draining as u64;
         // The fullest runs are filled up first, so that the emptiest ones get a chance to end.
-        match (was_full, is_empty) {
-            (true, true) => self.close_run(first),
-            (true, false) => self.partial.push_front(extent.class.0 as u32, first),
-            (false, true) => {
+        let is_listed = !was_full && !is_draining;
+        match (is_listed, is_empty) {
+            (true, true) => {
                 self.partial.remove(extent.class.0 as u32, first);
                 self.close_run(first);
             }
-            (false, false) => {}
+            (false, true) => self.close_run(first),
+            (false, false) if !is_draining => {
+                self.partial.push_front(extent.class.0 as u32, first);
+            }
+            (_, false) => {}
         }
     }
 
@@ -255,9 +279,9 @@ impl Space {
         let Ok(slot_bytes) = self.check_size(bytes) else { return false };
         match self.classes.find(slot_bytes) {
             Some(class) if !self.partial.is_empty(class as u32) => true,
-            Some(class) => self.find_free(self.classes.at(class).shape.blocks).is_some(),
+            Some(class) => self.find_free(self.classes.at(class).shape.blocks, &mut 0).is_some(),
             None if self.classes.is_full() => false,
-            None => self.find_free(self.shape(slot_bytes).blocks).is_some(),
+            None => self.find_free(self.shape(slot_bytes).blocks, &mut 0).is_some(),
         }
     }
 
@@ -291,8 +315,7 @@ impl Space {
     /// Offsets of the taken slots of a run, ascending; none where no run begins.
     pub fn occupied(&self, run: RunId) -> impl Iterator<Item = u64> + '_ {
         let first = run.0 as usize;
-        let exists = self.owners.get(first) == Some(&(run.0 + 1));
-        let (slots, slot_bytes) = match exists {
+        let (slots, slot_bytes) = match self.exists(run) {
             true => (self.runs[first].slots, self.run_class(run.0).slot_bytes),
             false => (0, 0),
         };
@@ -382,7 +405,7 @@ impl Space {
     }
 
     fn open_run(&mut self, class: u16) -> Option<u32> {
-        let first = self.find_free(self.classes.at(class).shape.blocks)?;
+        let first = self.find_place(self.classes.at(class).shape.blocks)?;
         Some(self.open_run_at(class, first))
     }
 
@@ -412,7 +435,9 @@ impl Space {
         let entry = self.classes.at_mut(run.class);
         let shape = entry.shape;
         entry.runs -= 1;
-        entry.free_slots -= shape.slots as u64;
+        if !run.is_draining {
+            entry.free_slots -= shape.slots as u64;
+        }
         self.owners[first as usize..][..shape.blocks as usize].fill(0);
         self.free_blocks.insert_range(first as usize, shape.blocks as usize);
         self.blocks_free += shape.blocks;
@@ -420,34 +445,6 @@ impl Space {
         if self.classes.at(run.class).runs == 0 {
             self.classes.remove(run.class);
         }
-    }
-
-    /// The lowest place for a run. Runs of one length then always lie at multiples of it, which is
-    /// why a single class never fragments the arena.
-    fn find_free(&self, blocks: u32) -> Option<u32> {
-        if blocks > self.blocks_free {
-            return None;
-        }
-        self.free_spans().find(|(_, count)| *count >= blocks).map(|(first, _)| first)
-    }
-
-    /// How many disjoint runs of this length would find a place.
-    fn count_free(&self, blocks: u32) -> u64 {
-        self.free_spans().map(|(_, count)| (count / blocks) as u64).sum()
-    }
-
-    /// Longest stretches of free blocks as (first, count), ascending.
-    fn free_spans(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let mut from = 0;
-        core::iter::from_fn(move || {
-            let first = self.free_blocks.next_from(from)?;
-            let mut end = first + 1;
-            while self.free_blocks.contains(end) {
-                end += 1;
-            }
-            from = end;
-            Some((first as u32, (end - first) as u32))
-        })
     }
 
     fn run_class(&self, first: u32) -> &classes::Class {

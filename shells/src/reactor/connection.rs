@@ -332,7 +332,7 @@ impl Connection {
     /// there that nobody waits for, such as an end of session.
     fn silence<E: Desk>(&mut self, shared: &mut Shared<E>) {
         self.mute = true;
-        self.outgoing.drop_all(&mut shared.sent);
+        self.outgoing.drop_all(&mut shared.cut);
         shared.tell_sent();
         shared.requests.drop_all(&mut self.own);
         (self.readable, self.hung_up) = (true, true);
@@ -382,7 +382,7 @@ impl Connection {
 
     /// Lets go of everything but the socket. Doing it twice is harmless.
     fn drop_work<E: Desk>(&mut self, shared: &mut Shared<E>) {
-        self.outgoing.drop_all(&mut shared.sent);
+        self.outgoing.drop_all(&mut shared.cut);
         shared.tell_sent();
         if let Some(body) = self.body.take() {
             shared.door.tell(body.cut());

@@ -9,7 +9,7 @@ use super::requests::Envelope;
 use super::shared::Desk;
 use super::{Reactor, list};
 use kvtide_core::effect::{Answer, Effect, Outbox};
-use kvtide_core::event::Event;
+use kvtide_core::event::{Event, SendOutcome};
 use kvtide_core::names::{Reply, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::wire::answer::{Context, append_answer};
@@ -40,7 +40,8 @@ impl<E: Desk> Reactor<E> {
             Effect::Send { reply, ticket, slots, layout, with_slots } => {
                 let payload = Payload { slots: orders.slots(slots), layout, with_slots };
                 if !self.send(reply, ticket, &payload) {
-                    self.shared.door.tell(Event::SendEnded { ticket });
+                    let outcome = SendOutcome::Cut;
+                    self.shared.door.tell(Event::SendEnded { ticket, outcome });
                 }
             }
             Effect::Receive { reply, ticket, slots, layout } => {

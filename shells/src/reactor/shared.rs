@@ -10,7 +10,7 @@ use crate::arena::Arena;
 use crate::clock::Clock;
 use kvtide_core::effect::Outbox;
 use kvtide_core::engine::Engine;
-use kvtide_core::event::Event;
+use kvtide_core::event::{Event, SendOutcome};
 use kvtide_core::front::Front;
 use kvtide_core::limits::{BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUESTS_MAX};
 use kvtide_core::names::{Connection, Ticket};
@@ -100,6 +100,8 @@ pub struct Shared<E> {
     pub scratch: Vec<u8>,
     /// Tickets whose places are no longer read; told to the engine after the queue was left.
     pub sent: Vec<Ticket>,
+    /// The same, but the bytes did not all leave.
+    pub cut: Vec<Ticket>,
 }
 
 impl<E: Desk> Shared<E> {
@@ -119,6 +121,7 @@ impl<E: Desk> Shared<E> {
             dirty: VecDeque::new(),
             scratch: vec![0; INPUT_BYTES_PER_TURN],
             sent: Vec::new(),
+            cut: Vec::new(),
         }
     }
 
@@ -138,8 +141,12 @@ impl<E: Desk> Shared<E> {
 
     /// Tells the engine of every payload that is no longer read.
     pub fn tell_sent(&mut self) {
-        while let Some(ticket) = self.sent.pop() {
-            self.door.tell(Event::SendEnded { ticket });
+        for (tickets, outcome) in
+            [(&mut self.sent, SendOutcome::Sent), (&mut self.cut, SendOutcome::Cut)]
+        {
+            while let Some(ticket) = tickets.pop() {
+                self.door.tell(Event::SendEnded { ticket, outcome });
+            }
         }
     }
 }

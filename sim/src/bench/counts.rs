@@ -15,6 +15,11 @@ impl Bench {
     pub(super) fn count(&mut self, input: &Input, out: &Outbox) {
         for fact in &out.facts {
             let met = match fact {
+                // Only a store evicts for room, and the job that a store has left behind.
+                Fact::Evicted { why: Removal::Pressure, .. } if matches!(input, Input::Tick) => {
+                    State::WindowOverTurns
+                }
+                Fact::WriteRefused { why: NoRoom::Busy, .. } => State::StoreCutByTurn,
                 Fact::Evicted { why: Removal::Pressure, .. } => State::EvictedOnDemand,
                 Fact::Evicted { why: Removal::Watermark, .. } => State::EvictionPass,
                 Fact::Evicted { why: Removal::Table, .. } => State::TableFullEvicts,

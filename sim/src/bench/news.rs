@@ -69,6 +69,7 @@ impl Bench {
                 Fact::InstanceEnded { instance, why } => {
                     news.instances_ended.push((*instance, *why == InstanceEnd::Reaped));
                 }
+                Fact::Retrieved { keys, .. } => news.retrieved += keys.len() as usize,
                 Fact::WriteRefused { keys, .. } => news.refused.extend(self.keys(*keys, out)?),
                 Fact::RequestFaulted { fault: RequestFault::NoSuchHold, .. } => {
                     news.no_such_hold = true;

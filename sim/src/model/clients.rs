@@ -78,7 +78,8 @@ impl Model {
         {
             layouts.retain(|(layout, _)| *layout != gone.layout);
         }
-        self.condemn_stores_of(instance)
+        self.give_up_stores_of(instance);
+        Ok(())
     }
 
     pub fn unregister(&self, instance: InstanceId) -> Verdict {

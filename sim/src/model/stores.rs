@@ -24,7 +24,9 @@ impl Model {
             check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
             return Ok(Vec::new());
         };
-        let is_full = *got == Granted::NoContext && self.rules.tables_may_fill;
+        let name = self.name(Kind::Store, transfer, &scope);
+        let may_be_full = self.rules.tables_may_fill || self.is_crowded(&name, None);
+        let is_full = *got == Granted::NoContext && may_be_full;
         if is_full && news.refused.is_empty() {
             check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
             return Ok(Vec::new());
@@ -40,7 +42,6 @@ impl Model {
             check(refused || !is_short, "empty slots mean that all is here already")?;
             return Ok(Vec::new());
         }
-        let name = self.name(Kind::Store, transfer, &scope);
         let mut copy = Model::new_copy(name, transfer);
         copy.objects = granted.iter().copied().zip(objects.iter().copied()).collect();
         copy.is_lent = true;
@@ -70,7 +71,6 @@ impl Model {
                 keys.push(key);
                 continue;
             }
-            let was_there = news.removed.iter().any(|(removed, _)| *removed == key);
             let is_there = self.index.get(&key).is_some_and(|number| {
                 let object = self.object(*number);
                 let is_dead = object.forced
@@ -78,7 +78,8 @@ impl Model {
                 !is_dead
             });
             if refused.is_empty() && news.refused.first() != Some(&key) {
-                check(was_there || is_there, "F18: a chunk was dropped in silence")?;
+                // A chunk that went for the sake of one behind it is not there any more.
+                check(is_there, "F18: a chunk was dropped in silence, or by its own request")?;
             } else {
                 refused.push(key);
             }
@@ -123,7 +124,10 @@ impl Model {
     ) -> Result<Vec<(u32, ObjectNumber)>, String> {
         let asker = self.asker(transfer);
         let Some((ticket, places)) = got else {
-            let may = asker.is_none() || self.rules.tables_may_fill;
+            let crowded = asker.as_ref().is_some_and(|(scope, _)| {
+                self.is_crowded(&self.name(Kind::Store, transfer, scope), None)
+            });
+            let may = asker.is_none() || self.rules.tables_may_fill || crowded;
             check(may, "a good store was refused")?;
             check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
             return Ok(Vec::new());
@@ -204,6 +208,9 @@ impl Model {
             for (position, number) in &copy.objects {
                 let object = &mut self.objects[number.0 as usize];
                 let told = news.committed.contains(&object.key);
+                let is_staged = object.state == State::Staged;
+                let wrong = told && is_staged && copy.is_given_up;
+                check(!wrong, "I-7: published for an instance that is gone")?;
                 let key = object.key.clone();
                 if *position < complete && object.state == State::Staged && !object.forced {
                     check(told, "I-7: a finished write was not published")?;
@@ -221,17 +228,23 @@ impl Model {
         Ok(whole)
     }
 
-    /// The instance is gone, and every slot that it had not committed with it.
-    pub(super) fn condemn_stores_of(&mut self, instance: InstanceId) -> Verdict {
+    /// The instance is gone: every slot that it had not committed goes, at the latest when no work
+    /// is left, and from now on none of them is published.
+    pub(super) fn give_up_stores_of(&mut self, instance: InstanceId) {
         let of_instance =
-            |copy: &&Copy| copy.name.kind == Kind::Store && copy.name.instance == instance;
-        for copy in self.copies.values().filter(of_instance) {
-            let staged = |(_, number): &(u32, ObjectNumber)| {
-                self.objects[number.0 as usize].state == State::Staged
-            };
-            check(!copy.objects.iter().any(staged), "I-7: uncommitted slots outlive an instance")?;
-        }
-        Ok(())
+            |copy: &&mut Copy| copy.name.kind == Kind::Store && copy.name.instance == instance;
+        self.copies.values_mut().filter(of_instance).for_each(|copy| copy.is_given_up = true);
+    }
+
+    pub(super) fn settle_given_up(&self) -> Verdict {
+        let staged = |(_, number): &(u32, ObjectNumber)| {
+            self.objects[number.0 as usize].state == State::Staged
+        };
+        let mut given_up = self.copies.values().filter(|copy| copy.is_given_up);
+        check(
+            !given_up.any(|copy| copy.objects.iter().any(staged)),
+            "I-7: uncommitted slots outlive an instance",
+        )
     }
 
     fn saw(&mut self, instance: InstanceId, way: Way) {

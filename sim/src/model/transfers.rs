@@ -1,8 +1,9 @@
 //! Client copies: who may still read or write which object's memory (I-2, I-3, I-6, I-7).
 
 use super::clients::Way;
-use super::{Delivered, Model, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
+use super::{Delivered, Model, News, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
 use crate::calls::Range;
+use kvtide_core::event::SendOutcome;
 use kvtide_core::names::{ChunkHash, Connection, InstanceId, Reply, Ticket};
 use std::rc::Rc;
 
@@ -39,6 +40,10 @@ pub struct Copy {
     pub(super) is_short: bool,
     /// A commit has come for one of several copies under this name.
     pub(super) is_counted: bool,
+    /// A reader has said that it is done, or has all of its bytes.
+    pub(super) was_read: bool,
+    /// Its instance has gone: nothing of it may be published.
+    pub(super) is_given_up: bool,
 }
 
 impl Copy {
@@ -115,6 +120,8 @@ impl Model {
             reply: None,
             is_short: false,
             is_counted: false,
+            was_read: false,
+            is_given_up: false,
         }
     }
 
@@ -158,6 +165,15 @@ impl Model {
         if ours.is_empty() { those(&|_| true) } else { ours }
     }
 
+    /// Whether so many copies have this name that no more of them are let in: of one request for
+    /// readers, of anybody for writers.
+    pub(super) fn is_crowded(&self, name: &Name, reader: Option<&str>) -> bool {
+        let named = |copy: &&Copy| {
+            copy.name == *name && reader.is_none_or(|reader| *copy.request == *reader)
+        };
+        self.copies.values().filter(named).count() >= COPIES_PER_NAME || self.is_working
+    }
+
     /// The copies that a commit ends. Several under one name cannot be told apart: they end when
     /// as many commits have come. For readers of the same objects it does not matter which goes.
     pub(super) fn commit(&mut self, name: &Name, transfer: Transfer) -> Vec<u64> {
@@ -182,9 +198,14 @@ impl Model {
     pub fn prepare_retrieve(&mut self, transfer: Transfer, got: &Delivered) -> Verdict {
         let asker = self.asker(transfer);
         let Delivered::Hit { objects, with_slots, ticket } = got else {
-            let must =
-                asker.is_some_and(|(scope, _)| self.may_read(transfer.range, &scope) == Sure::Yes);
-            let may_miss = !must || self.rules.tables_may_fill;
+            let must = asker
+                .as_ref()
+                .is_some_and(|(scope, _)| self.may_read(transfer.range, scope) == Sure::Yes);
+            let crowded = asker.is_some_and(|(scope, _)| {
+                let name = self.name(Kind::Retrieve, transfer, &scope);
+                self.is_crowded(&name, Some(&transfer.range.request))
+            });
+            let may_miss = !must || self.rules.tables_may_fill || crowded;
             return check(may_miss, "F57, I-26: a promised chunk could not be read");
         };
         let (scope, offers) = asker.ok_or("a stranger was given an object's bytes")?;
@@ -220,18 +241,33 @@ impl Model {
         for number in self.commit(&name, transfer) {
             let copy = self.copies.get_mut(&number).expect("found above");
             copy.is_lent = false;
+            copy.was_read = true;
             self.drop_if_ended(number);
         }
         Ok(())
     }
 
-    /// The bytes of an answer have left, or never will. False for a stale ticket.
-    pub fn send_ended(&mut self, ticket: Ticket) -> bool {
+    /// The bytes of an answer have left, or never will. False for a stale ticket. What did not
+    /// reach its reader does not count as retrieved (F26).
+    pub fn send_ended(
+        &mut self,
+        ticket: Ticket,
+        outcome: SendOutcome,
+        news: &News,
+    ) -> Result<bool, String> {
         let found = self.copies.iter().find(|(_, copy)| copy.stream == Some(ticket));
-        let Some(number) = found.map(|(number, _)| *number) else { return false };
-        self.copies.get_mut(&number).expect("found above").stream = None;
+        let Some(number) = found.map(|(number, _)| *number) else {
+            check(news.retrieved == 0, "I-6: a stale ending counted as a retrieve")?;
+            return Ok(false);
+        };
+        let copy = self.copies.get_mut(&number).expect("found above");
+        copy.stream = None;
+        copy.was_read |= outcome == SendOutcome::Sent;
+        let counts = copy.was_read && !copy.is_lent;
+        let expected = if counts { copy.objects.len() } else { 0 };
+        check(news.retrieved == expected, "F26: retrieved is what has reached its reader")?;
         self.drop_if_ended(number);
-        true
+        Ok(true)
     }
 
     /// End of stream: nobody has places of this connection any more.
@@ -254,3 +290,6 @@ impl Model {
         }
     }
 }
+
+/// Copies under one name; a worker that wants more has lost track of them.
+const COPIES_PER_NAME: usize = 4;

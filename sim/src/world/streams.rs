@@ -6,7 +6,7 @@ use crate::calls::Call;
 use crate::memory::grains;
 use crate::transcript::Input;
 use kvtide_core::effect::Answer;
-use kvtide_core::event::BodyOutcome;
+use kvtide_core::event::{BodyOutcome, SendOutcome};
 use kvtide_core::names::{Connection, Reply, Ticket};
 use kvtide_core::time::Duration;
 
@@ -163,7 +163,8 @@ impl World {
                     self.bench.memory.check(slot.place, slot.object)?;
                 }
                 *left = left.saturating_sub(1);
-                (*left == 0 || !is_open).then_some(Input::SendEnded { ticket })
+                let outcome = if is_open { SendOutcome::Sent } else { SendOutcome::Cut };
+                (*left == 0 || !is_open).then_some(Input::SendEnded { ticket, outcome })
             }
             StreamKind::Receive { chunks, complete, grain, plan } => {
                 let (last, outcome) = match *plan {

@@ -11,6 +11,7 @@
 
 use super::{Copies, Copy, Kind, PendingKey};
 use crate::engine::l1::L1;
+use crate::limits::COPIES_PER_NAME_MAX;
 use crate::names::Connection;
 use crate::slots::SlotName;
 use smallvec::SmallVec;
@@ -65,7 +66,9 @@ impl Copies {
         by: Committer,
     ) -> Option<SlotName> {
         let is_wanted = |copy: &Copy| {
-            copy.request == by.request && copy.objects.iter().all(|id| l1.can_commit(*id))
+            copy.request == by.request
+                && self.given_up(copy).is_none()
+                && copy.objects.iter().all(|id| l1.can_commit(*id))
         };
         match self.at_rest(key, by)[..] {
             [name] => self.copies.find(name).is_some_and(is_wanted).then_some(name),
@@ -73,11 +76,18 @@ impl Copies {
         }
     }
 
+    /// Whether one more copy of this name would be one too many.
+    pub(super) fn has_too_many(&self, key: &PendingKey) -> bool {
+        self.pending.get(key).is_some_and(|names| names.len() >= COPIES_PER_NAME_MAX)
+    }
+
     /// Copies of this name whose slots are in the client's hands, oldest first. A store whose body
     /// is still being received ends with its own ticket, and by no commit of another message.
     fn at_rest(&self, key: &PendingKey, by: Committer) -> SmallVec<[SlotName; 2]> {
         let rests = |copy: &Copy| {
-            copy.lent.is_some() && (key.kind == Kind::Retrieve || copy.stream.is_none())
+            copy.lent.is_some()
+                && (key.kind == Kind::Retrieve || copy.stream.is_none())
+                && !self.is_cut(copy)
         };
         let listed = self.pending.get(key).map_or(&[][..], |names| &names[..]);
         let those = |is_wanted: &dyn Fn(&Copy) -> bool| -> SmallVec<[SlotName; 2]> {

@@ -5,7 +5,7 @@ use super::{Asker, Copies, Ending, Kind, Owner, PendingKey, new_copy, pending_ke
 use crate::effect::{Answer, Effect};
 use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
-use crate::event::Keys;
+use crate::event::{Keys, SendOutcome};
 use crate::fact::{Fact, FactKey, KeyRange, LeaseEnd, ReadFailure, RequestFault};
 use crate::names::Ticket;
 use crate::slots::SlotName;
@@ -28,7 +28,9 @@ impl Copies {
         }
         let room = turn.config.limits.lease_cells.saturating_sub(self.reads);
         let offers_nothing = !offers_slots && !offers_payload;
-        if self.copies.is_full() || chunks.len() > room || offers_nothing {
+        let key = pending_key(Kind::Retrieve, asker, keys);
+        let is_full = self.copies.is_full() || self.has_too_many(&key);
+        if is_full || chunks.len() > room || offers_nothing {
             let fault = RequestFault::TableFull;
             turn.out.tell(Fact::RequestFaulted { operation: "prepare_retrieve", fault });
             turn.out.answer(asker.reply, Answer::RetrieveMiss);
@@ -42,8 +44,6 @@ impl Copies {
             Ok(objects) => objects,
             Err(why) => return miss(turn, asker, keys, why),
         };
-        turn.spend(objects.len());
-        let key = pending_key(Kind::Retrieve, asker, keys);
         let mut copy = new_copy(turn, asker, key);
         copy.chunks = (0..objects.len() as u32).collect();
         copy.reads = objects.len();
@@ -76,25 +76,32 @@ impl Copies {
         if let Commit::Of(names) = self.count_commit(&key, by) {
             for name in names {
                 self.end_lent(name);
+                self.copies.find_mut(name).expect("listed while it exists").was_read = true;
                 self.finish_read(turn, name);
             }
         }
     }
 
     /// The bytes of a `Send` have left, or never will.
-    pub fn send_ended(&mut self, turn: &mut Turn, ticket: Ticket) {
+    pub fn send_ended(&mut self, turn: &mut Turn, ticket: Ticket, outcome: SendOutcome) {
         let Some(Owner::Send(name)) = self.end_ticket(turn, ticket) else { return };
-        self.copies.find_mut(name).expect("a ticket keeps its copy").stream = None;
+        let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
+        copy.stream = None;
+        copy.was_read |= outcome == SendOutcome::Sent;
         self.finish_read(turn, name);
     }
 
-    /// A reader has ended one of its two tickets; with the last one the pins go.
+    /// A reader has ended one of its two tickets; with the last one the pins go. Bytes that never
+    /// reached it were not retrieved (F26).
     fn finish_read(&mut self, turn: &mut Turn, name: SlotName) {
         let copy = self.copies.find(name).expect("called while it exists");
         if copy.lent.is_some() || copy.stream.is_some() {
             return;
         }
         let started = copy.started;
+        if !copy.was_read {
+            return self.end(turn, name, Ending::Unread);
+        }
         let keys = self.tell_read(turn, name, LeaseEnd::Retrieved);
         let bytes = keys.of(&turn.out.keys).iter().map(|key| key.bytes).sum();
         if !keys.is_empty() {
@@ -104,9 +111,10 @@ impl Copies {
     }
 
     /// Tells of the end of a read, and names its keys.
-    pub(super) fn tell_read(&self, turn: &mut Turn, name: SlotName, why: LeaseEnd) -> KeyRange {
+    fn tell_read(&self, turn: &mut Turn, name: SlotName, why: LeaseEnd) -> KeyRange {
         let copy = self.copies.find(name).expect("told while it exists");
         let mark = turn.out.mark();
+        turn.work.spend_own(copy.objects.len());
         for id in &copy.objects {
             turn.l1.push_key(*id, turn.out);
         }

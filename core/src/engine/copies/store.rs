@@ -4,7 +4,8 @@ use super::commits::Commit;
 use super::{Asker, Copies, Copy, Kind, Owner, PendingKey, new_copy, pending_key, place_of};
 use crate::config::PoolKind;
 use crate::effect::{Answer, Effect, Slot, SlotRange};
-use crate::engine::l1::room::Staged;
+use crate::engine::jobs::Job;
+use crate::engine::l1::room::{Search, Staged};
 use crate::engine::l1::{Found, Key};
 use crate::engine::turn::Turn;
 use crate::event::{BodyOutcome, Keys};
@@ -22,7 +23,8 @@ impl Copies {
             turn.out.answer(asker.reply, Answer::NoContext);
             return;
         }
-        if self.copies.is_full() {
+        let key = pending_key(Kind::Store, asker, keys);
+        if self.copies.is_full() || self.has_too_many(&key) {
             let fault = RequestFault::TableFull;
             turn.out.tell(Fact::RequestFaulted { operation: "prepare_store", fault });
             turn.out.answer(asker.reply, Answer::NoContext);
@@ -67,7 +69,7 @@ impl Copies {
         let pending = self.only_pending(turn.l1, &key, asker.committer()).filter(|_| !writes_slots);
         let name = match pending {
             Some(name) => name,
-            None if self.copies.is_full() => {
+            None if self.copies.is_full() || self.has_too_many(&key) => {
                 let fault = RequestFault::TableFull;
                 turn.out.tell(Fact::RequestFaulted { operation: "commit_store", fault });
                 turn.out.answer(asker.reply, Answer::Bool(false));
@@ -130,15 +132,16 @@ impl Copies {
         let mut copy = new_copy(turn, asker, pending_key(Kind::Store, asker, keys));
         let mut refused = None;
         let mut dropped = 0..0;
+        let mut search = Search::default();
+        turn.work.spend_own(keys.chunks().len());
         for chunk in keys.chunks() {
-            turn.spend(1);
             let key = Key { hash: keys.hashes[chunk as usize], scope: asker.scope };
             let lent = self.lent_bytes + copy.lent_bytes;
             // A chunk that is larger than the share may be written while nobody else writes.
             let is_over = will_lend && lent > 0 && lent + slot_bytes > lent_max;
             let staged = match is_over && turn.l1.find(&key) == Found::Absent {
                 true => Staged::NoRoom(NoRoom::Lent),
-                false => turn.l1.stage(key, asker.bytes, turn.out),
+                false => turn.l1.stage(key, asker.bytes, &mut search, turn.work, turn.out),
             };
             match staged {
                 Staged::New(id) => {
@@ -155,6 +158,10 @@ impl Copies {
             if refused.is_some() {
                 break;
             }
+        }
+        turn.l1.end_search(&mut search);
+        if search.must_empty {
+            turn.jobs.push(Job::EmptyWindow);
         }
         copy.short = refused.is_some();
         if !copy.objects.is_empty() {
@@ -192,16 +199,17 @@ impl Copies {
         otherwise: Abort,
     ) -> bool {
         self.end_lent(name);
+        let given_up = self.copies.find(name).and_then(|copy| self.given_up(copy));
         let copy = self.copies.find_mut(name).expect("found by its key or ticket");
         let objects = core::mem::take(&mut copy.objects);
         let chunks = core::mem::take(&mut copy.chunks);
         let started = copy.started;
-        turn.spend(objects.len());
+        turn.work.spend_own(objects.len());
         let (mark, mut bytes) = (turn.out.mark(), 0);
         let mut failed = Vec::new();
         // From the tail, so that the first chunk is the newest (spec/storage §3.2).
         for (id, chunk) in objects.iter().zip(&chunks).rev() {
-            if *chunk < complete && turn.l1.can_commit(*id) {
+            if given_up.is_none() && *chunk < complete && turn.l1.can_commit(*id) {
                 turn.l1.commit(*id);
                 turn.l1.push_key(*id, turn.out);
                 bytes += turn.out.keys.last().map_or(0, |key| key.bytes);
@@ -215,7 +223,8 @@ impl Copies {
         }
         let failures = failed.len() as u32;
         // What is whole and cannot be committed has met a forced clear, if nobody said otherwise.
-        for (is_whole, why) in [(true, Abort::ForcedClear), (false, otherwise)] {
+        let of_whole = given_up.unwrap_or(Abort::ForcedClear);
+        for (is_whole, why) in [(true, of_whole), (false, otherwise)] {
             let mark = turn.out.mark();
             for (id, _) in failed.iter().filter(|(_, whole)| *whole == is_whole) {
                 turn.l1.condemn_staged(*id, turn.out);

@@ -8,6 +8,7 @@
 use super::L1;
 use super::objects::{Object, State};
 use crate::effect::Outbox;
+use crate::engine::turn::Work;
 use crate::fact::{Abort, Fact, Removal};
 use crate::names::ObjectId;
 
@@ -56,11 +57,11 @@ impl L1 {
         sweep.left = sweep.places;
     }
 
-    /// Frees dead objects, `budget` table entries at the most. True while there is more to do.
-    pub fn sweep(&mut self, budget: &mut usize, out: &mut Outbox) -> bool {
+    /// Frees dead objects, as far as the turn's units reach. True while there is more to do.
+    pub fn sweep(&mut self, work: &mut Work, out: &mut Outbox) -> bool {
         let Sweep { mut at, mut left, places } = self.epochs.sweep;
-        while left > 0 && *budget > 0 {
-            *budget -= 1;
+        while left > 0 && !work.is_spent() {
+            work.spend(1);
             left -= 1;
             at = if at + 1 < places { at + 1 } else { 0 };
             if let Some((name, object)) = self.objects.at(at)

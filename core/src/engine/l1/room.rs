@@ -3,15 +3,21 @@
 //! Nothing is evicted unless it makes the reservation succeed. A full size class gives up its own
 //! coldest object first; only where it has none that can go is the coldest stretch of superblocks
 //! emptied, which frees the deficit rounded up to whole runs.
+//!
+//! Looking for room is work like any other. A request that has used up its turn gets what has been
+//! found by then. A stretch that holds more than the turn can evict is drained: a job empties it,
+//! and the store that comes after that finds it.
 
 use super::objects::{Object, State};
 use super::{Found, Key, L1};
 use crate::effect::Outbox;
-use crate::engine::space::{Extent, NoSpace};
+use crate::engine::space::{Extent, NoSpace, RunId, Window};
+use crate::engine::turn::Work;
 use crate::fact::{NoRoom, Removal};
 use crate::names::ObjectId;
 use crate::policy::{Policy, PolicyKey};
 use alloc::vec::Vec;
+use smallvec::SmallVec;
 
 /// What came of asking for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,24 +29,64 @@ pub enum Staged {
     NoRoom(NoRoom),
 }
 
+/// What one request has learnt about room while it asks for slot after slot, all of one size.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// Chunks of the request that were there already. They are pinned as soon as room has to be
+    /// made: a request never gives up its own beginning for its end.
+    present: SmallVec<[ObjectId; 16]>,
+    are_pinned: bool,
+    /// Nothing of this size stands near the head of the order.
+    is_walk_over: bool,
+    /// The run that gives, and the slot from which on it may.
+    run: Option<(RunId, u32)>,
+    /// A window has to be emptied over several turns: there is a job to push.
+    pub must_empty: bool,
+}
+
+/// A window that a job empties, and how far it has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Emptying {
+    window: Window,
+    at: Option<(RunId, u32)>,
+}
+
 impl L1 {
     /// Reserves a slot under `key` for one writer, with its pin.
-    pub fn stage(&mut self, key: Key, bytes: u64, out: &mut Outbox) -> Staged {
-        if self.find(&key) != Found::Absent {
-            return Staged::Present;
+    pub fn stage(
+        &mut self,
+        key: Key,
+        bytes: u64,
+        search: &mut Search,
+        work: &mut Work,
+        out: &mut Outbox,
+    ) -> Staged {
+        match self.find(&key) {
+            Found::Absent => {}
+            Found::Staged => return Staged::Present,
+            Found::Resident(id) => {
+                self.keep(id, search);
+                return Staged::Present;
+            }
         }
         if let Some(index) = self.index_of(&key) {
             let (name, _) = self.objects.at(index).expect("the index names live objects");
             self.bury(ObjectId(name), out);
         }
-        let extent = match self.make_room(bytes, out) {
+        let extent = match self.make_room(bytes, search, work, out) {
             Ok(extent) => extent,
             Err(why) => return Staged::NoRoom(why),
         };
         // Whatever went for the extent's sake has left its place in the table, too.
-        if self.objects.is_full() && !self.evict_coldest(Removal::Table, out) {
-            self.space.release(extent);
-            return Staged::NoRoom(NoRoom::ObjectTable);
+        if self.objects.is_full() {
+            self.pin_present(search);
+            let is_spent = work.is_spent();
+            if is_spent || !self.evict_coldest(Removal::Table, out) {
+                self.space.release(extent);
+                let why = if is_spent { NoRoom::Busy } else { NoRoom::ObjectTable };
+                return Staged::NoRoom(why);
+            }
+            work.spend(1);
         }
         let aligned = self.space.slot_bytes(&extent);
         let object = Object {
@@ -67,20 +113,61 @@ impl L1 {
         Staged::New(ObjectId(name))
     }
 
-    fn make_room(&mut self, bytes: u64, out: &mut Outbox) -> Result<Extent, NoRoom> {
+    /// Remembers a chunk of the request that is there already.
+    fn keep(&mut self, id: ObjectId, search: &mut Search) {
+        search.present.push(id);
+        if search.are_pinned {
+            self.pin(id);
+        }
+    }
+
+    fn pin_present(&mut self, search: &mut Search) {
+        if !search.are_pinned {
+            search.are_pinned = true;
+            search.present.iter().for_each(|id| self.pin(*id));
+        }
+    }
+
+    /// The request has asked for its last slot.
+    pub fn end_search(&mut self, search: &mut Search) {
+        if core::mem::take(&mut search.are_pinned) {
+            search.present.iter().for_each(|id| self.unpin(*id));
+        }
+    }
+
+    fn make_room(
+        &mut self,
+        bytes: u64,
+        search: &mut Search,
+        work: &mut Work,
+        out: &mut Outbox,
+    ) -> Result<Extent, NoRoom> {
         loop {
-            match self.space.reserve(bytes) {
+            let reserved = self.space.reserve(bytes);
+            work.spend_steps(self.space.take_steps());
+            match reserved {
                 Ok(extent) => return Ok(extent),
                 Err(NoSpace::ClassTable) => return Err(NoRoom::SizeClasses),
                 Err(NoSpace::ZeroSize | NoSpace::TooLarge) => return Err(NoRoom::Held),
                 Err(NoSpace::ClassFull) => {}
             }
-            if self.evict_own_class(bytes, out) {
+            if work.is_spent() {
+                return Err(NoRoom::Busy);
+            }
+            self.pin_present(search);
+            if self.evict_own_class(bytes, search, work, out) {
                 continue;
             }
-            if !self.empty_window(bytes, out) {
-                let growing = self.space.published_bytes() < self.configured;
-                return Err(if growing { NoRoom::Growing } else { NoRoom::Held });
+            match self.empty_window(bytes, work, out) {
+                Emptied::Now => {}
+                Emptied::Later { is_new } => {
+                    search.must_empty |= is_new;
+                    return Err(NoRoom::Busy);
+                }
+                Emptied::Not => {
+                    let growing = self.space.published_bytes() < self.configured;
+                    return Err(if growing { NoRoom::Growing } else { NoRoom::Held });
+                }
             }
         }
     }
@@ -96,41 +183,133 @@ impl L1 {
 
     /// Evicts the first object in policy order that can go and has the size that is wanted. Where
     /// none stands near the head of the order, the coldest run of that size gives one up.
-    fn evict_own_class(&mut self, bytes: u64, out: &mut Outbox) -> bool {
+    fn evict_own_class(
+        &mut self,
+        bytes: u64,
+        search: &mut Search,
+        work: &mut Work,
+        out: &mut Outbox,
+    ) -> bool {
         let Some(class) = self.space.class_of(bytes) else { return false };
-        let mut candidate = self.policy.coldest();
-        for _ in 0..OWN_CLASS_VISITS {
-            let Some(index) = candidate else { return false };
-            let (name, object) = self.objects.at(index).expect("the policy tracks live objects");
-            assert!(!object.held, "the policy offers only what can go (I-35)");
-            if object.extent.class == class {
-                self.evict(ObjectId(name), Removal::Pressure, out);
-                return true;
+        if !search.is_walk_over {
+            let mut candidate = self.policy.coldest();
+            for visits in 1..=OWN_CLASS_VISITS {
+                let Some(index) = candidate else {
+                    work.spend_steps(visits);
+                    return false;
+                };
+                let (name, object) =
+                    self.objects.at(index).expect("the policy tracks live objects");
+                assert!(!object.held, "the policy offers only what can go (I-35)");
+                // What is being drained gives its slots to nobody.
+                let gives = self.emptying.is_none() || !self.space.is_draining(&object.extent);
+                if object.extent.class == class && gives {
+                    self.evict(ObjectId(name), Removal::Pressure, out);
+                    work.spend(1 + visits / STEPS_OF_A_FEW);
+                    return true;
+                }
+                candidate = self.policy.next_after(index);
             }
-            candidate = self.policy.next_after(index);
+            // The head of the order stays what it is while this request lasts.
+            work.spend_steps(OWN_CLASS_VISITS);
+            search.is_walk_over = true;
         }
-        let Some(run) = self.space.coldest_run(bytes) else { return false };
-        let victim = self
-            .space
-            .occupied(run)
-            .filter_map(|offset| self.object_at(offset))
-            .find(|id| self.objects.find(id.0).is_some_and(|object| !object.held));
-        let Some(victim) = victim else { return false };
-        self.evict(victim, Removal::Pressure, out);
-        true
+        self.evict_in_coldest_run(bytes, search, work, out)
     }
 
-    /// Empties the coldest run of superblocks that would hold an object of this size.
-    fn empty_window(&mut self, bytes: u64, out: &mut Outbox) -> bool {
-        if matches!(self.policy, Policy::Noop) {
-            return false;
+    /// Evicts from the run of this size whose newest touch is oldest. One with more held objects
+    /// in front than can be looked past gives nothing.
+    fn evict_in_coldest_run(
+        &mut self,
+        bytes: u64,
+        search: &mut Search,
+        work: &mut Work,
+        out: &mut Outbox,
+    ) -> bool {
+        let mut visits = 0;
+        while visits < HELD_VISITS {
+            let (run, from) = match search.run {
+                Some(known) => known,
+                None => {
+                    let coldest = self.space.coldest_run(bytes);
+                    work.spend_steps(self.space.take_steps());
+                    let Some(run) = coldest else { return false };
+                    (run, 0)
+                }
+            };
+            let Some((slot, offset)) = self.space.next_taken(run, from) else {
+                // All of it was looked at. Another run gives next, if this one gave at all.
+                search.run = None;
+                if from == 0 || visits > 0 {
+                    return false;
+                }
+                continue;
+            };
+            work.spend_steps((slot - from) as usize);
+            search.run = Some((run, slot + 1));
+            visits += 1;
+            let id = self.object_at(offset).expect("every extent has its object");
+            if self.objects.find(id.0).is_some_and(|object| !object.held) {
+                self.evict(id, Removal::Pressure, out);
+                work.spend(visits.div_ceil(STEPS_OF_A_FEW));
+                return true;
+            }
         }
-        let Some(window) = self.space.coldest_window(bytes) else { return false };
+        work.spend(visits.div_ceil(STEPS_OF_A_FEW));
+        false
+    }
+
+    /// Empties the coldest run of superblocks that would hold an object of this size, or begins to.
+    fn empty_window(&mut self, bytes: u64, work: &mut Work, out: &mut Outbox) -> Emptied {
+        if matches!(self.policy, Policy::Noop) {
+            return Emptied::Not;
+        }
+        let coldest = self.space.coldest_window(bytes);
+        work.spend_steps(self.space.take_steps());
+        let Some(window) = coldest else { return Emptied::Not };
+        work.spend_steps(window.blocks as usize);
+        if self.space.used_in(window) > work.left() {
+            let is_new = self.emptying.is_none();
+            if is_new {
+                self.space.drain(window);
+                self.emptying = Some(Emptying { window, at: None });
+            }
+            return Emptied::Later { is_new };
+        }
         let victims: Vec<u64> = self.space.occupied_in(window).collect();
+        work.spend(victims.len());
         for offset in victims {
             let id = self.object_at(offset).expect("every extent has its object");
             self.evict(id, Removal::Pressure, out);
         }
+        Emptied::Now
+    }
+
+    /// Goes on with a window that is being emptied. True when that has ended: all of it is free,
+    /// or something in it is held again and the rest stays.
+    pub fn empty_some(&mut self, work: &mut Work, out: &mut Outbox) -> bool {
+        let Some(Emptying { window, mut at }) = self.emptying else { return true };
+        work.spend_steps(window.blocks as usize);
+        while let Some((run, can_go)) = self.space.next_draining(window) {
+            if !can_go {
+                self.space.undrain(window);
+                break;
+            }
+            let mut slot = at.filter(|(last, _)| *last == run).map_or(0, |(_, slot)| slot);
+            while let Some((next, offset)) = self.space.next_taken(run, slot) {
+                if work.is_spent() {
+                    self.emptying = Some(Emptying { window, at: Some((run, slot)) });
+                    return false;
+                }
+                work.spend_steps((next - slot) as usize);
+                work.spend(1);
+                slot = next + 1;
+                let id = self.object_at(offset).expect("every extent has its object");
+                self.evict(id, Removal::Pressure, out);
+            }
+            at = None;
+        }
+        self.emptying = None;
         true
     }
 
@@ -145,5 +324,20 @@ impl L1 {
     }
 }
 
+/// What became of emptying a window.
+enum Emptied {
+    /// Nothing can go.
+    Not,
+    Now,
+    /// A job does it, a new one or the one that is at work already.
+    Later {
+        is_new: bool,
+    },
+}
+
 /// Objects of other sizes that a full class looks past before it asks for its coldest run.
 const OWN_CLASS_VISITS: usize = 64;
+/// Held objects that are looked past in the run that gives.
+const HELD_VISITS: usize = 256;
+/// Objects looked at for one cell's worth of work: most of a cell's cost is in changing it.
+const STEPS_OF_A_FEW: usize = 8;

@@ -168,6 +168,7 @@ impl Sessions {
         for timer in [session.lease_timer, session.idle_timer].into_iter().flatten() {
             turn.alarms.cancel(timer);
         }
+        turn.spend(session.scopes.len());
         for scope in &session.scopes {
             turn.l1.scopes.release(*scope);
         }
@@ -198,10 +199,10 @@ impl Sessions {
         let session = self.sessions.find(name).expect("touched while it exists");
         let scopes = session.scopes.clone();
         let mark = turn.out.mark();
-        for hash in hashes.iter().rev() {
+        'chunks: for hash in hashes.iter().rev() {
             for scope in scopes.iter().rev() {
                 if turn.is_spent() {
-                    break;
+                    break 'chunks;
                 }
                 turn.spend(1);
                 if let Found::Resident(id) = turn.l1.find(&Key { hash: *hash, scope: *scope }) {

@@ -5,6 +5,7 @@ use crate::effect::Answer;
 use crate::engine::alarms::Alarm;
 use crate::engine::turn::Turn;
 use crate::fact::Fact;
+use crate::limits::WAITS_PER_SESSION_MAX;
 use crate::names::Reply;
 use crate::slots::SlotName;
 use crate::time::Duration;
@@ -100,6 +101,7 @@ impl Sessions {
     pub(super) fn answer_waits(&mut self, turn: &mut Turn, name: SlotName) {
         let session = self.sessions.find_mut(name).expect("found by the caller");
         for wait in core::mem::take(&mut session.waits) {
+            turn.spend(1);
             let wait = self.waits.remove(wait).expect("listed while it is parked");
             wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
             let hit = if self.is_looking(name) { 0 } else { self.take_result(turn, name) };
@@ -107,6 +109,3 @@ impl Sessions {
         }
     }
 }
-
-/// Parked waits of one session; more are answered "still loading" at once.
-const WAITS_PER_SESSION_MAX: usize = 64;

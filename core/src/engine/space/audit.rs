@@ -81,7 +81,7 @@ impl Space {
         )?;
         let (runs, free_slots) = &mut counted.classes[run.class as usize];
         *runs += 1;
-        *free_slots += free as u64;
+        *free_slots += if run.is_draining { 0 } else { free as u64 };
         counted.used_bytes += run.used as u64 * class.slot_bytes;
         counted.waste_bytes += class.shape.waste_bytes;
         Ok(end)
@@ -102,6 +102,7 @@ impl Space {
                 let run = &self.runs[first as usize];
                 holds(run.class == id, "I-15: a run is listed under its class")?;
                 holds(run.used < run.slots, "I-15: a listed run has a free slot")?;
+                holds(!run.is_draining, "I-15: a draining run gives no slot out")?;
             }
             let is_found = self.partial.is_empty(id as u32) == (class.free_slots == 0);
             holds(is_found, "I-15: free slots are found through their class")?;

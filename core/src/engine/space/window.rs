@@ -52,6 +52,7 @@ impl Space {
         }
         newest.clear();
         self.scratch = newest;
+        self.steps.0 += self.blocks_published as usize;
         coldest
     }
 
@@ -75,7 +76,7 @@ impl Space {
 
     /// Among the runs of this size with an object that is not held, the one whose newest touch is
     /// oldest: what a full class evicts from when the policy's order has nothing near its head.
-    pub fn coldest_run(&self, bytes: u64) -> Option<RunId> {
+    pub fn coldest_run(&mut self, bytes: u64) -> Option<RunId> {
         let class = self.classes.find(self.check_size(bytes).ok()?)?;
         let mut coldest: Option<(u64, u32)> = None;
         let mut block = 0;
@@ -85,12 +86,13 @@ impl Space {
                 block += 1;
                 continue;
             }
-            let can_give = run.class == class && run.held < run.used;
+            let can_give = run.class == class && run.held < run.used && !run.is_draining;
             if can_give && coldest.is_none_or(|(stamp, _)| run.stamp < stamp) {
                 coldest = Some((run.stamp, block));
             }
             block += self.run_class(block).shape.blocks;
         }
+        self.steps.0 += self.blocks_published as usize;
         coldest.map(|(_, first)| RunId(first))
     }
 
