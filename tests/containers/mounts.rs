@@ -104,8 +104,9 @@ fn f49_a_mount_that_fills_up_while_l1_grows_stops_it_until_there_is_room() {
     // What the server sees as its `/`.
     let folder = PathBuf::from(format!("/proc/{}/root", server.id())).join("dev/shm");
     std::fs::remove_file(folder.join("filler")).expect("the script made it");
-    let grown = until(&mut server, |status| pool(status)["usable_bytes"] == whole);
-    assert!(pool(&grown)["waits_for_memory"].is_null(), "{grown}");
+    until(&mut server, |status| {
+        pool(status)["usable_bytes"] == whole && pool(status)["waits_for_memory"].is_null()
+    });
     assert_eq!(client.lookup(&prompt), 2);
     assert_eq!(warnings(&server.log()).len(), 1, "{}", server.log());
     stop(server);
