@@ -174,17 +174,18 @@ fn many_who_stop_reading_share_the_budget_of_answers() {
     let mut most = 0;
     for _ in 0..60 {
         let mut client = stranger(&server);
-        // Until it takes no more: sockets at both ends, then the server's queue.
-        let (mut sent, mut full) = (0, 0);
-        while full < 3 {
-            match write_some(&mut client.stream, &much[sent % request.len()..]) {
-                0 => {
-                    bystander.client.expect_served();
-                    full += 1;
-                }
-                count => (sent, full) = (sent + count, 0),
+        // Until the server takes no more of it: its queue is full, then the sockets at both ends.
+        let (mut sent, mut taken) = (0, None);
+        loop {
+            let count = write_some(&mut client.stream, &much[sent % request.len()..]);
+            sent += count;
+            let now = total(&until(&mut server, |_| true), "input_bytes");
+            if count == 0 && taken == Some(now) {
+                break;
             }
+            taken = Some(now);
         }
+        bystander.client.expect_served();
         most = most.max(server.resident_bytes());
         slow.push(client);
     }
