@@ -89,7 +89,7 @@ impl Scene {
         self.out.clear();
         let start = now();
         self.engine.handle(self.now, event, &mut self.out);
-        self.longest = self.longest.max((now() - start));
+        self.longest = self.longest.max(now() - start);
         self.turns += 1;
     }
 
