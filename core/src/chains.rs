@@ -14,6 +14,10 @@ pub struct Chains {
     len: usize,
 }
 
+/// The begin of a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain(u32);
+
 impl Chains {
     /// For indices in `0..limit`, with at least one head per index.
     pub fn with_limit(limit: usize) -> Chains {
@@ -33,8 +37,19 @@ impl Chains {
     }
 
     /// The first index under `hash` for which `is_same` holds.
-    pub fn find(&self, hash: u64, mut is_same: impl FnMut(u32) -> bool) -> Option<u32> {
-        let mut link = self.heads[self.head(hash)];
+    pub fn find(&self, hash: u64, is_same: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.find_from(self.begin(hash), is_same)
+    }
+
+    /// Where the search for `hash` begins. Asked for several hashes before any of them is searched
+    /// for, the processor waits for all of their heads at once.
+    pub fn begin(&self, hash: u64) -> Chain {
+        Chain(self.heads[self.head(hash)])
+    }
+
+    /// `find`, from where it begins.
+    pub fn find_from(&self, chain: Chain, mut is_same: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut link = chain.0;
         while link != NONE {
             let index = link - 1;
             if is_same(index) {

@@ -19,7 +19,7 @@ const MANY: u64 = (CHUNKS * BATCHES) as u64;
 fn large() -> Config {
     let base = config(128);
     let mut limits = base.limits;
-    limits.lease_cells = 1 << 18;
+    (limits.lease_cells, limits.lent_ppm) = (1 << 18, 1_000_000);
     Config {
         l1_align_bytes: 512,
         l1_objects_max: 1 << 18,

@@ -14,7 +14,7 @@ pub mod objects;
 pub mod room;
 
 use crate::SeededHash;
-use crate::chains::Chains;
+use crate::chains::{Chain, Chains};
 use crate::config::Config;
 use crate::engine::memory::slots_bytes;
 use crate::engine::scopes::Scopes;
@@ -26,6 +26,7 @@ use crate::slots::Slots;
 use crate::{effect::Outbox, fact::Fact};
 use core::hash::BuildHasher;
 use objects::{Object, State};
+use smallvec::SmallVec;
 
 /// Everything of an object key: the scope holds model, salt, rank, group and layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +42,12 @@ pub enum Found {
     Staged,
     Resident(ObjectId),
 }
+
+/// Probes that are under way at once.
+pub const PROBES: usize = 16;
+
+/// What came of several probes.
+pub type Probes = SmallVec<[Found; PROBES]>;
 
 /// Bytes by state, aligned: what `space` counts as used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +136,22 @@ impl L1 {
     }
 
     pub fn find(&self, key: &Key) -> Found {
-        let Some(index) = self.index_of(key) else { return Found::Absent };
+        self.judge(self.index_of(key))
+    }
+
+    /// `find` for many keys, appended to `found`. Each probe waits for memory twice; they do not
+    /// wait for each other.
+    pub fn find_all(&self, keys: impl Iterator<Item = Key> + Clone, found: &mut Probes) {
+        let mut begun: SmallVec<[Chain; PROBES]> = SmallVec::new();
+        begun.extend(keys.clone().map(|key| self.by_key.begin(self.hash.hash_one(key))));
+        for (key, chain) in keys.zip(begun) {
+            let index = self.by_key.find_from(chain, |index| self.is_at(index, &key));
+            found.push(self.judge(index));
+        }
+    }
+
+    fn judge(&self, index: Option<u32>) -> Found {
+        let Some(index) = index else { return Found::Absent };
         let (name, object) = self.objects.at(index).expect("the index names live objects");
         match object.state {
             _ if self.epochs.is_dead(object) => Found::Absent,
@@ -141,10 +163,12 @@ impl L1 {
 
     /// The object under a key, dead ones included.
     pub(crate) fn index_of(&self, key: &Key) -> Option<u32> {
-        self.by_key.find(self.hash.hash_one(key), |index| {
-            let (_, object) = self.objects.at(index).expect("the index names live objects");
-            object.hash == key.hash && object.scope == key.scope
-        })
+        self.by_key.find(self.hash.hash_one(key), |index| self.is_at(index, key))
+    }
+
+    fn is_at(&self, index: u32, key: &Key) -> bool {
+        let (_, object) = self.objects.at(index).expect("the index names live objects");
+        object.hash == key.hash && object.scope == key.scope
     }
 
     /// The object at an offset of the arena.

@@ -2,7 +2,7 @@
 
 use super::{Phase, Session};
 use crate::engine::fold::Next;
-use crate::engine::l1::{Found, Key};
+use crate::engine::l1::{Found, Key, PROBES, Probes};
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{LeaseEnd, LookupStop};
@@ -15,13 +15,28 @@ impl Session {
         let Phase::Looking { fold, next, hashes: kept } = &mut self.phase else { return true };
         let hashes = given.unwrap_or(kept);
         let (set, scopes, readers) = (&mut self.set, &self.scopes, self.readers);
+        let rows = scopes.len();
         let mut stop = LookupStop::Complete;
         let mut decided = *next >= self.reach;
-        while !decided && !turn.is_spent() {
-            let hash = hashes[*next as usize];
+        // Cells are probed some chunks ahead, few at first: most misses are at the beginning.
+        let (mut probes, mut at, mut ahead) = (Probes::new(), 0, PROBES_FIRST);
+        while !decided {
+            if at == probes.len() {
+                if turn.is_spent() {
+                    break;
+                }
+                let chunks = (ahead.min(turn.work.left()) / rows).max(1);
+                let chunks = chunks.min((self.reach - *next) as usize);
+                turn.spend(chunks * rows);
+                let hashes = hashes[*next as usize..][..chunks].iter();
+                let keys = hashes
+                    .flat_map(|hash| scopes.iter().map(|scope| Key { hash: *hash, scope: *scope }));
+                probes.clear();
+                turn.l1.find_all(keys, &mut probes);
+                (at, ahead) = (0, PROBES);
+            }
             let step = fold.feed(|row| {
-                turn.spend(1);
-                stop = match turn.l1.find(&Key { hash, scope: scopes[row] }) {
+                stop = match probes[at + row] {
                     Found::Resident(id) => {
                         set.take(turn.l1, id, readers);
                         return true;
@@ -32,6 +47,7 @@ impl Session {
                 };
                 false
             });
+            at += rows;
             *next += 1;
             decided = step == Next::Decided || *next >= self.reach;
         }
@@ -71,3 +87,6 @@ impl Session {
         *self.model == *keys.model && *self.salt == *keys.salt && self.world_size == keys.world_size
     }
 }
+
+/// Cells of the first probes of a turn.
+const PROBES_FIRST: usize = 4;
