@@ -79,6 +79,7 @@ impl Bench {
             reap_after: config.reap_after,
             registration_grace: config.registration_grace,
             is_shared: config.pool == PoolKind::Shared,
+            lent_bytes_max: config.lent_bytes_max(),
             tables_may_fill: Limits { work_units: 0, lent_ppm: 0, ..config.limits }
                 != Limits { work_units: 0, lent_ppm: 0, ..Limits::default() },
         };

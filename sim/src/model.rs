@@ -116,6 +116,8 @@ pub struct Rules {
     pub registration_grace: Duration,
     /// Clients map the pool.
     pub is_shared: bool,
+    /// What writers may have in their hands at once.
+    pub lent_bytes_max: u64,
     /// Tables are so small that any request may meet a full one.
     pub tables_may_fill: bool,
 }

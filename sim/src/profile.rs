@@ -37,6 +37,12 @@ pub struct Faults {
     pub bad_body: u64,
     /// Ticks come late.
     pub late_tick: u64,
+    /// A process stops for longer than every TTL and its reap, and then goes on where it was.
+    pub stop: u64,
+    /// A worker commits what others hold, or another number of chunks than it was lent.
+    pub lie: u64,
+    /// A session is ended before its workers have begun to read.
+    pub early_end: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -106,6 +112,9 @@ impl Faults {
             unregister: 0,
             bad_body: 0,
             late_tick: 0,
+            stop: 0,
+            lie: 0,
+            early_end: 0,
         }
     }
 
@@ -129,6 +138,9 @@ impl Faults {
             unregister: draw(15_000),
             bad_body: draw(400_000),
             late_tick: draw(800_000),
+            stop: draw(30_000),
+            lie: draw(300_000),
+            early_end: draw(300_000),
         }
     }
 }

@@ -37,6 +37,12 @@ pub enum State {
     TurnSpent,
     StoreCutByTurn,
     WindowOverTurns,
+    StoppedWritesOn,
+    StoppedStoresAgain,
+    LieAboutOthers,
+    LieAboutCount,
+    ReadAfterLinger,
+    WritersShareFull,
 }
 
 impl State {
@@ -72,6 +78,12 @@ impl State {
         State::TurnSpent,
         State::StoreCutByTurn,
         State::WindowOverTurns,
+        State::StoppedWritesOn,
+        State::StoppedStoresAgain,
+        State::LieAboutOthers,
+        State::LieAboutCount,
+        State::ReadAfterLinger,
+        State::WritersShareFull,
     ];
 
     pub fn name(self) -> &'static str {
@@ -106,6 +118,12 @@ impl State {
             State::TableFull => "a table was full",
             State::TurnSpent => "a turn had no units left",
             State::StoreCutByTurn => "a store got what its turn could make room for",
+            State::StoppedWritesOn => "a stopped client wrote on after it was reaped",
+            State::StoppedStoresAgain => "a client that had been reaped while stopped stored again",
+            State::LieAboutOthers => "a commit of another's slots came to nothing",
+            State::LieAboutCount => "a commit of another number of chunks came to nothing",
+            State::ReadAfterLinger => "a worker's retrieve came after its leases had lingered",
+            State::WritersShareFull => "writers held as much of L1 as they may",
             State::WindowOverTurns => "a tick emptied a window for objects of another size",
         }
     }

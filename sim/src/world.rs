@@ -12,6 +12,7 @@ mod streams;
 use crate::bench::{Bench, Lent, Seen};
 use crate::calls::Call;
 use crate::profile::Profile;
+use crate::reach::State;
 use crate::transcript::Input;
 use clients::{Group, Process, Request};
 use kvtide_core::effect::Answer;
@@ -44,6 +45,10 @@ pub(crate) enum Then {
     Queried(RequestNumber),
     Retrieve(RequestNumber),
     Store,
+    /// A writer has committed its slots.
+    Committed,
+    /// A commit that should come to nothing.
+    Lied(State),
 }
 
 #[derive(Clone, Debug)]
@@ -206,6 +211,10 @@ impl World {
     }
 
     fn act(&mut self, action: Action) -> Step {
+        if let Some(until) = self.stopped(&action) {
+            self.plan_at(until, action);
+            return Ok(());
+        }
         match action {
             Action::Arrive { connection, call, then } => self.arrive(connection, call, then),
             Action::Return { connection, call, then, answer } => {
@@ -244,6 +253,22 @@ impl World {
             Action::Grow => self.grow(),
             Action::Fault => self.fault(),
         }
+    }
+
+    /// When the process goes on that an action is for, if that is stopped. What it has sent before
+    /// still arrives.
+    fn stopped(&self, action: &Action) -> Option<Instant> {
+        let process = match action {
+            Action::Return { connection, .. } => connection.0.index as usize,
+            Action::Work { holding } => self.holdings.get(holding)?.connection.0.index as usize,
+            Action::Flow { ticket } => self.streams.get(ticket)?.connection.0.index as usize,
+            Action::Ping { process }
+            | Action::StartRetrieve { process, .. }
+            | Action::StartStore { process, .. } => process.0,
+            _ => return None,
+        };
+        let entry = &self.processes[process];
+        (entry.is_open && entry.stopped_until > self.now).then_some(entry.stopped_until)
     }
 
     /// Sends a message; it arrives after those that this connection has sent before.

@@ -20,6 +20,7 @@ impl Bench {
                     State::WindowOverTurns
                 }
                 Fact::WriteRefused { why: NoRoom::Busy, .. } => State::StoreCutByTurn,
+                Fact::WriteRefused { why: NoRoom::Lent, .. } => State::WritersShareFull,
                 Fact::Evicted { why: Removal::Pressure, .. } => State::EvictedOnDemand,
                 Fact::Evicted { why: Removal::Watermark, .. } => State::EvictionPass,
                 Fact::Evicted { why: Removal::Table, .. } => State::TableFullEvicts,
@@ -68,6 +69,11 @@ impl Bench {
                 if self.model.has_ended(&range.request) =>
             {
                 State::LingerUsed
+            }
+            (Call::PrepareRetrieve { range, .. }, Answer::RetrieveMiss)
+                if self.model.has_ended(&range.request) =>
+            {
+                State::ReadAfterLinger
             }
             (Call::PrepareStore { .. }, Answer::StoreSlots { slots, .. })
                 if !news.refused.is_empty() && slots.start < slots.end =>

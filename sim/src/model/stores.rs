@@ -47,7 +47,21 @@ impl Model {
         copy.is_lent = true;
         copy.is_short = is_short;
         self.admit(copy);
+        self.check_lent()?;
         Ok(objects)
+    }
+
+    /// Writers have no more of L1 in their hands than their share, given up or not; but one may
+    /// always write one object.
+    fn check_lent(&self) -> Verdict {
+        let writers =
+            self.copies.values().filter(|copy| copy.is_lent && copy.kind() == Kind::Store);
+        let objects: Vec<ObjectNumber> =
+            writers.flat_map(|copy| copy.objects.iter().map(|(_, number)| *number)).collect();
+        let bytes = |number: &ObjectNumber| self.object(*number).key.scope.layout.bytes();
+        let sum: u64 = objects.iter().filter_map(bytes).sum();
+        let fits = sum <= self.rules.lent_bytes_max || objects.len() == 1;
+        check(fits, "P3: writers hold more than their share of L1")
     }
 
     /// Judges a reservation: exactly the absent chunks, up to the first that found no room.

@@ -3,6 +3,7 @@
 
 use super::{Action, ProcessId, RequestNumber, Then, World, document};
 use crate::calls::{Call, Range};
+use crate::reach::State;
 use kvtide_core::config::PoolKind;
 use kvtide_core::effect::Answer;
 use kvtide_core::names::{Connection, InstanceId, Layout};
@@ -23,6 +24,10 @@ pub(crate) struct Process {
     pub is_open: bool,
     pub generation: u32,
     pub last_arrival: Instant,
+    /// It does nothing until then.
+    pub stopped_until: Instant,
+    /// Its instance was reaped while it was stopped.
+    pub was_reaped: bool,
 }
 
 pub(crate) struct Group {
@@ -75,6 +80,8 @@ impl World {
             is_open: false,
             generation: 0,
             last_arrival: Instant::ZERO,
+            stopped_until: Instant::ZERO,
+            was_reaped: false,
         });
         let process = ProcessId(self.processes.len() - 1);
         self.plan(self.profile.latency, Action::Connect { process });
@@ -168,6 +175,8 @@ impl World {
             Then::Queried(request) => self.queried(request, &answer),
             Then::Retrieve(request) => self.after_retrieve(process, request, call, &answer),
             Then::Store => self.after_store(process, call, &answer),
+            Then::Committed => self.after_commit(process, &answer),
+            Then::Lied(state) => self.after_lie(state, &answer),
         }
     }
 
@@ -227,15 +236,19 @@ impl World {
         let workers = self.groups[group].workers.clone();
         for process in workers {
             if local < hit {
-                self.plan(self.profile.latency, Action::StartRetrieve { process, request });
+                // Some come when the leases of an ended session have lingered long enough.
+                let late = self.chance(self.profile.faults.early_end / 4);
+                let most = if late { Duration::from_secs(12) } else { self.profile.latency };
+                self.plan(most, Action::StartRetrieve { process, request });
             }
             if self.processes[process.0].stores && hit < chunks {
                 let from = if self.rng.below(6) == 0 { local } else { hit };
                 self.plan(self.profile.gap, Action::StartStore { process, request, from });
             }
         }
-        let patience = Duration::from_millis(1 + self.rng.below(4_000));
-        self.plan(patience, Action::Finish { request });
+        let is_early = self.chance(self.profile.faults.early_end);
+        let patience = if is_early { 0 } else { 1 + self.rng.below(4_000) };
+        self.plan(Duration::from_millis(patience), Action::Finish { request });
     }
 
     pub(super) fn start_retrieve(&mut self, process: ProcessId, request: RequestNumber) {
@@ -301,6 +314,19 @@ impl World {
             // A worker that writes to its slots does not send the same request's bytes as well.
             let then = if is_inline { Then::Nothing } else { Then::Stray };
             self.send(process, call, then);
+        }
+    }
+
+    fn after_commit(&mut self, process: ProcessId, answer: &Answer) {
+        let entry = &mut self.processes[process.0];
+        if *answer == Answer::Bool(true) && std::mem::take(&mut entry.was_reaped) {
+            self.bench.reach.met(State::StoppedStoresAgain);
+        }
+    }
+
+    fn after_lie(&mut self, state: State, answer: &Answer) {
+        if *answer == Answer::Bool(false) {
+            self.bench.reach.met(state);
         }
     }
 

@@ -4,6 +4,7 @@ use super::{Action, ProcessId, Step, Then, World};
 use crate::calls::Call;
 use crate::model::Kind;
 use crate::profile::layout_of;
+use crate::reach::State;
 use crate::transcript::Input;
 use kvtide_core::names::InstanceId;
 use kvtide_core::time::Duration;
@@ -25,6 +26,12 @@ impl World {
         }
         if self.chance(faults.stray) {
             self.stray();
+        }
+        if self.chance(faults.stop) {
+            self.stop();
+        }
+        if self.chance(faults.lie) {
+            self.lie();
         }
         if self.chance(faults.clear) {
             let process = ProcessId(self.pick(self.processes.len()));
@@ -57,6 +64,44 @@ impl World {
         ];
         let over = over[self.pick(over.len())];
         self.now = self.now + over + self.latency();
+    }
+
+    /// A worker stops, mostly one that is writing, for longer than any TTL and than it may be
+    /// silent. Then it goes on where it was.
+    fn stop(&mut self) {
+        let writers: Vec<usize> = self.writers().map(|(connection, _)| connection).collect();
+        let process = match writers.is_empty() {
+            true => self.pick(self.processes.len()),
+            false => writers[self.pick(writers.len())],
+        };
+        let config = &self.profile.config;
+        let longest = [config.write_ttl, config.reap_after, config.registration_grace];
+        let longest = longest.into_iter().max().unwrap_or_default();
+        self.processes[process].stopped_until = self.now + longest + Duration::from_secs(2);
+    }
+
+    /// Processes that are at work on slots, each with what it will commit.
+    fn writers(&self) -> impl Iterator<Item = (usize, &Call)> {
+        let writing = self.holdings.values().filter(|holding| holding.is_writer);
+        let writing = writing.filter(|holding| self.is_open(holding.connection));
+        writing.map(|holding| (holding.connection.0.index as usize, &holding.commit))
+    }
+
+    /// A worker commits what another one writes, or fewer chunks than it writes itself. Neither is
+    /// the name of anything that it was lent.
+    fn lie(&mut self) {
+        let nth = self.pick(self.writers().count().max(1));
+        let Some((writer, commit)) = self.writers().nth(nth) else { return };
+        let Call::CommitStore { range, .. } = commit.clone() else { return };
+        let (liar, range, state) = if self.rng.below(2) == 0 {
+            (self.pick(self.processes.len()), range, State::LieAboutOthers)
+        } else {
+            let fewer = range.part(range.worker, range.first_chunk, range.end_chunk - 1);
+            (writer, fewer, State::LieAboutCount)
+        };
+        let instance = self.processes[liar].instance;
+        let call = Call::CommitStore { instance, range, inline_bytes: 0 };
+        self.send(ProcessId(liar), call, Then::Lied(state));
     }
 
     /// The process is gone, and with it everything that it read and wrote. It comes back later,
@@ -137,7 +182,8 @@ impl World {
     /// A stray commit must not speak for a writer or reader that is still at work: that would be a
     /// client that lies about its own bytes, against which nothing helps.
     pub(super) fn is_unfair(&self, call: &Call, then: &Then) -> bool {
-        if !matches!(then, Then::Stray) {
+        // A liar that happens to name what it was lent is one of those.
+        if !matches!(then, Then::Stray | Then::Lied(_)) {
             return false;
         }
         let model = &self.bench.model;

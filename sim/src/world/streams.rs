@@ -4,6 +4,7 @@ use super::{Action, ProcessId, Step, Then, World};
 use crate::bench::Lent;
 use crate::calls::Call;
 use crate::memory::grains;
+use crate::reach::State;
 use crate::transcript::Input;
 use kvtide_core::effect::Answer;
 use kvtide_core::event::{BodyOutcome, SendOutcome};
@@ -75,6 +76,9 @@ impl World {
         if !self.is_open(holding.connection) {
             return Ok(());
         }
+        if holding.is_writer {
+            self.note_stopped(holding.connection);
+        }
         let total: u64 = holding.slots.iter().map(|slot| grains(slot.place)).sum();
         let steps = 1 + self.rng.below(1 + total / 3);
         if holding.is_writer {
@@ -95,7 +99,8 @@ impl World {
         holding.done += steps;
         if holding.done >= total && (!holding.is_stalled || self.is_healing) {
             let process = ProcessId(holding.connection.0.index as usize);
-            self.send(process, holding.commit.clone(), Then::Nothing);
+            let then = if holding.is_writer { Then::Committed } else { Then::Nothing };
+            self.send(process, holding.commit.clone(), then);
             return Ok(());
         }
         let mut delay = self.latency();
@@ -110,6 +115,17 @@ impl World {
         self.holdings.insert(number, holding);
         self.plan_in(delay, Action::Work { holding: number });
         Ok(())
+    }
+
+    /// A writer goes on. Was its instance reaped while it was stopped?
+    fn note_stopped(&mut self, connection: Connection) {
+        let entry = &mut self.processes[connection.0.index as usize];
+        let has_stopped = entry.stopped_until > kvtide_core::time::Instant::ZERO;
+        let is_known = self.bench.model.instances().any(|(id, _)| *id == entry.instance);
+        if has_stopped && !is_known {
+            entry.was_reaped = true;
+            self.bench.reach.met(State::StoppedWritesOn);
+        }
     }
 
     pub(super) fn sending(
