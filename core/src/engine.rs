@@ -29,7 +29,7 @@ use crate::limits;
 use crate::names::{InstanceId, KvRank, Operator, Reply};
 use crate::time::Instant;
 use clients::{Clients, Mode, Registered};
-use copies::{Asker, Copies, Kind};
+use copies::{Asker, Committer, Copies, Kind};
 use jobs::{Job, Jobs};
 use l1::L1;
 use layouts::Layouts;
@@ -278,6 +278,7 @@ impl Engine {
         let asker = match self.find_asker(reply, instance, keys, out) {
             Ok(asker) => asker,
             Err(fault) => {
+                self.commit_late(reply, ask, out);
                 out.tell(Fact::RequestFaulted { operation, fault });
                 return out.answer(reply, negative);
             }
@@ -304,6 +305,18 @@ impl Engine {
             }
             _ => unreachable!("the desk sends transfers only"),
         }
+    }
+
+    /// A commit that its registration has not lived to see ends its copy all the same.
+    fn commit_late(&mut self, reply: Reply, ask: &Ask<'_>, out: &mut Outbox) {
+        let (instance, keys, kind) = match ask {
+            Ask::CommitStore { instance, keys, inline_bytes: 0 } => (instance, keys, Kind::Store),
+            Ask::CommitRetrieve { instance, keys } => (instance, keys, Kind::Retrieve),
+            _ => return,
+        };
+        let request = self.copies.request_hash(keys.request);
+        let by = Committer { request, connection: reply.connection };
+        self.copies.commit_unregistered(&mut turn!(self, out), by, kind, *instance, keys);
     }
 
     fn register(&mut self, reply: Reply, registration: &Registration<'_>, out: &mut Outbox) {

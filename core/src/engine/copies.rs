@@ -302,8 +302,12 @@ pub fn pending_key(kind: Kind, asker: &Asker, keys: &Keys) -> PendingKey {
         scope: asker.scope,
         first_chunk: chunks.start,
         end_chunk: chunks.end,
-        last: chunks.last().map(|last| keys.hashes[last as usize]),
+        last: last_hash(keys),
     }
+}
+
+fn last_hash(keys: &Keys) -> Option<ChunkHash> {
+    keys.chunks().last().map(|last| keys.hashes[last as usize])
 }
 
 fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {

@@ -9,10 +9,13 @@
 //! very same objects need no such care: any one of them may be let go. A reader's commit comes
 //! after a miss as well and never ends another request's read.
 
-use super::{Copies, Copy, Kind, PendingKey};
+use super::{Copies, Copy, Kind, PendingKey, last_hash};
 use crate::engine::l1::L1;
+use crate::engine::turn::Turn;
+use crate::event::Keys;
+use crate::fact::Abort;
 use crate::limits::COPIES_PER_NAME_MAX;
-use crate::names::Connection;
+use crate::names::{Connection, InstanceId};
 use crate::slots::SlotName;
 use smallvec::SmallVec;
 
@@ -38,10 +41,51 @@ impl Copies {
     /// before others.
     pub(super) fn count_commit(&mut self, key: &PendingKey, by: Committer) -> Commit {
         let names = self.at_rest(key, by);
+        self.count(names, key.kind)
+    }
+
+    /// A late commit of an instance that is registered no more. Nothing of it is published, but its
+    /// client has said that it is done with its slots. Without a registration the copy's scope is
+    /// not known; its request, connection and range are.
+    pub fn commit_unregistered(
+        &mut self,
+        turn: &mut Turn,
+        by: Committer,
+        kind: Kind,
+        instance: InstanceId,
+        keys: &Keys,
+    ) {
+        let (chunks, last) = (keys.chunks(), last_hash(keys));
+        let Some(owned) = self.by_connection.get(&by.connection) else { return };
+        let mut names = SmallVec::new();
+        // Newest first; whoever left so many copies behind waits for the end of its connection.
+        for name in owned.names.iter().rev().take(LATE_COPIES_MAX) {
+            turn.work.spend_own(1);
+            let copy = self.copies.find(*name).expect("listed while it exists");
+            let key = &copy.key;
+            if (copy.request, key.kind, key.instance) == (by.request, kind, instance)
+                && (key.first_chunk, key.end_chunk, key.last) == (chunks.start, chunks.end, last)
+                && self.is_rest(copy)
+                && self.is_orphan(copy)
+            {
+                names.push(*name);
+            }
+        }
+        names.reverse();
+        let Commit::Of(names) = self.count(names, kind) else { return };
+        for name in names {
+            match kind {
+                Kind::Store => drop(self.publish(turn, name, u32::MAX, Abort::Unregistered)),
+                Kind::Retrieve => self.was_read(turn, name),
+            }
+        }
+    }
+
+    fn count(&mut self, names: SmallVec<[SlotName; 2]>, kind: Kind) -> Commit {
         let Some(oldest) = names.first() else { return Commit::OfNothing };
         let objects = |name: &SlotName| self.copies.find(*name).map(|copy| &copy.objects);
         let is_same = names.iter().all(|name| objects(name) == objects(oldest));
-        if names.len() == 1 || (key.kind == Kind::Retrieve && is_same) {
+        if names.len() == 1 || (kind == Kind::Retrieve && is_same) {
             return Commit::Of(SmallVec::from_elem(*oldest, 1));
         }
         let mut left = names.len();
@@ -84,15 +128,10 @@ impl Copies {
     /// Copies of this name whose slots are in the client's hands, oldest first. A store whose body
     /// is still being received ends with its own ticket, and by no commit of another message.
     fn at_rest(&self, key: &PendingKey, by: Committer) -> SmallVec<[SlotName; 2]> {
-        let rests = |copy: &Copy| {
-            copy.lent.is_some()
-                && (key.kind == Kind::Retrieve || copy.stream.is_none())
-                && !self.is_cut(copy)
-        };
         let listed = self.pending.get(key).map_or(&[][..], |names| &names[..]);
         let those = |is_wanted: &dyn Fn(&Copy) -> bool| -> SmallVec<[SlotName; 2]> {
             let copies = listed.iter().filter(|name| {
-                self.copies.find(**name).is_some_and(|copy| rests(copy) && is_wanted(copy))
+                self.copies.find(**name).is_some_and(|copy| self.is_rest(copy) && is_wanted(copy))
             });
             copies.copied().collect()
         };
@@ -103,4 +142,15 @@ impl Copies {
         let of_connection = those(&|copy| copy.connection == by.connection);
         if of_connection.is_empty() { those(&|_| true) } else { of_connection }
     }
+
+    fn is_rest(&self, copy: &Copy) -> bool {
+        copy.lent.is_some()
+            && (copy.key.kind == Kind::Retrieve || copy.stream.is_none())
+            && !copy.is_ending
+            && !self.is_cut(copy)
+    }
 }
+
+/// Copies of one connection that a late commit is looked for among: far more than an engine has in
+/// flight.
+const LATE_COPIES_MAX: usize = 1024;

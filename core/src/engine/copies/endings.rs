@@ -176,6 +176,12 @@ impl Copies {
         copy.condemned.or_else(|| if self.ended == 0 { None } else { of_registration() })
     }
 
+    /// Whether the registration that a copy was lent under has ended.
+    pub(super) fn is_orphan(&self, copy: &Copy) -> bool {
+        let owned = || self.by_registration.get(&copy.registration);
+        self.ended > 0 && owned().is_some_and(|owned| owned.ended.is_some())
+    }
+
     /// Whether the connection that a copy was lent over has ended.
     pub(super) fn is_cut(&self, copy: &Copy) -> bool {
         let owned = || self.by_connection.get(&copy.connection);

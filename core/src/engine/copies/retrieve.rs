@@ -75,11 +75,16 @@ impl Copies {
     pub fn commit_retrieve(&mut self, turn: &mut Turn, by: Committer, key: PendingKey) {
         if let Commit::Of(names) = self.count_commit(&key, by) {
             for name in names {
-                self.end_lent(name);
-                self.copies.find_mut(name).expect("listed while it exists").was_read = true;
-                self.finish_read(turn, name);
+                self.was_read(turn, name);
             }
         }
+    }
+
+    /// Its client is done with the slots.
+    pub(super) fn was_read(&mut self, turn: &mut Turn, name: SlotName) {
+        self.end_lent(name);
+        self.copies.find_mut(name).expect("listed while it exists").was_read = true;
+        self.finish_read(turn, name);
     }
 
     /// The bytes of a `Send` have left, or never will.

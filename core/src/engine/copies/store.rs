@@ -191,7 +191,7 @@ impl Copies {
 
     /// Publishes the objects of chunks below `complete`, gives up the others, ends the copy.
     /// True where every object became readable.
-    fn publish(
+    pub(super) fn publish(
         &mut self,
         turn: &mut Turn,
         name: SlotName,
