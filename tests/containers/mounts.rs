@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
 use crate::launch::{
-    contained, fails, grown, memory_limit, started, status, stop, until, warnings,
+    contained, fails, grown, memory_limit, started, status, stop, until, warning, warnings,
 };
 use std::path::PathBuf;
 
@@ -19,8 +19,7 @@ fn serves_inside_messages(script: &str, told: &[&str]) {
     let script = memory_limit(512) + script;
     let Some(launch) = contained(&["--mount"], &script) else { return };
     let mut server = started(&launch, &SAMPLE_CHUNKS);
-    let log = server.log();
-    let [warning] = warnings(&log)[..] else { panic!("one warning:\n{log}") };
+    let warning = warning(&mut server);
     assert!(told.iter().all(|part| warning.contains(part)), "{warning}");
     let pool = &status(&server)["kvtide"]["pool"];
     assert_eq!((&pool["kind"], &pool["name"]), (&"private".into(), &().into()));
@@ -93,8 +92,7 @@ fn f49_a_mount_that_fills_up_while_l1_grows_stops_it_until_there_is_room() {
     assert!(usable >= 2 << 20 && usable < whole, "{short}");
     let why = pool(&short)["waits_for_memory"].as_str().expect("a text");
     assert!(why.contains("No space left"), "{why}");
-    let log = server.log();
-    let [warning] = warnings(&log)[..] else { panic!("one warning:\n{log}") };
+    let warning = warning(&mut server);
     assert!(warning.contains("256.0 MiB") && warning.contains("No space left"), "{warning}");
 
     // What is there is served, and what does not fit is said so.
