@@ -98,6 +98,7 @@ fn hear(sender: &Sender<Note<Engine>>, word: Word) -> Received {
             // Nothing that L1 holds can be trusted any more, and no answer is better than a wrong
             // one: engines compute anew, and whoever watches starts a new server.
             tracing::error!("L1's segment was cut short from outside; what was stored is lost.");
+            log::flush(LOG_PATIENCE);
             std::process::exit(EXIT_STARTUP.into());
         }
     };

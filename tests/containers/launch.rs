@@ -97,6 +97,19 @@ pub fn grown(server: &mut Server) {
     });
 }
 
+/// The one warning of a server. Lines are written by a thread of their own and may come late.
+pub fn warning(server: &mut Server) -> String {
+    let mut looks = 0;
+    while warnings(&server.log()).is_empty() && looks < LOOKS_MAX {
+        let ended = server.wait(LOOK_PAUSE).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(ended, None, "it ended without a warning:\n{}", server.log());
+        looks += 1;
+    }
+    let log = server.log();
+    let [warning] = warnings(&log)[..] else { panic!("one warning:\n{log}") };
+    warning.to_owned()
+}
+
 pub fn warnings(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.contains("LMCache WARNING")).collect()
 }

@@ -1,7 +1,7 @@
 //! Memory limits of control groups, as the release binary reads them. The groups are files on a
 //! mount of the test's own: nothing of this machine's is touched.
 
-use crate::launch::{contained, fails, started, status, stop};
+use crate::launch::{contained, fails, started, status, stop, warning};
 use std::process::Command;
 
 /// Shows the process a group of its own choosing and these files below `/sys/fs/cgroup`.
@@ -64,7 +64,8 @@ fn f24_a_version_1_group_bounds_l1() {
 #[test]
 fn f24_l1_that_leaves_no_room_for_tables_is_warned_of() {
     let Some(launch) = groups("0::/", &[("memory.max", BYTES)]) else { return };
-    let server = started(&launch, &["--l1-size-gb", "0.25"]);
-    assert!(server.log().contains("--print-memory lists the tables"), "{}", server.log());
+    let mut server = started(&launch, &["--l1-size-gb", "0.25"]);
+    let warning = warning(&mut server);
+    assert!(warning.contains("--print-memory lists the tables"), "{warning}");
     stop(server);
 }

@@ -1,7 +1,7 @@
 //! Pages of 2 MiB.
 
 use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
-use crate::launch::{SMALL, fails, release, start, status, stop};
+use crate::launch::{SMALL, fails, release, start, status};
 use std::fs;
 use std::process::Command;
 
@@ -54,7 +54,6 @@ fn l1_lies_in_huge_pages_where_there_are_enough() {
     let server = start(&[&["--l1-use-hugepages"][..], &SMALL, &SAMPLE_CHUNKS].concat());
     let pool = &status(&server)["kvtide"]["pool"];
     assert_eq!((&pool["kind"], &pool["usable_bytes"]), (&"private".into(), &(64 << 20).into()));
-    assert!(server.log().contains("pages of 2 MiB"), "{}", server.log());
     let usage = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("it runs");
     let huge = usage.lines().find_map(|line| line.strip_prefix("HugetlbPages:"));
     assert_eq!(huge.map(str::trim), Some("65536 kB"), "{usage}");
@@ -62,5 +61,7 @@ fn l1_lies_in_huge_pages_where_there_are_enough() {
     let prompt = Prompt::new(1, 2, SAMPLE);
     assert!(client.store_inline(&prompt));
     client.expect_inline(&prompt);
-    stop(server);
+    let stopped = server.stop().unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(stopped.code, 143, "{}", stopped.log);
+    assert!(stopped.log.contains("pages of 2 MiB"), "{}", stopped.log);
 }

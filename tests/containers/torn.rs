@@ -1,7 +1,7 @@
 //! What somebody with access to `/dev/shm` does to a live server's segment.
 
 use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
-use crate::launch::{SMALL, grown, pool_name, segment, start, status, until, warnings};
+use crate::launch::{SMALL, grown, pool_name, segment, start, status, until, warning, warnings};
 use std::fs;
 use std::time::Duration;
 
@@ -34,8 +34,7 @@ fn f49_a_segment_whose_name_is_removed_is_told_of_and_served() {
     assert!(client.store_inline(&prompt));
     fs::remove_file(segment(&name)).expect("it is this user's");
     until(&mut server, |status| status["kvtide"]["pool"]["name_removed"] == true);
-    let log = server.log();
-    let [warning] = warnings(&log)[..] else { panic!("one warning:\n{log}") };
+    let warning = warning(&mut server);
     assert!(warning.contains(&name), "{warning}");
     client.expect_inline(&prompt);
     // Whoever has the name now keeps it.
