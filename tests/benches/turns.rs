@@ -21,7 +21,7 @@ const CONNECTION: Connection = Connection(NOBODY);
 const REPLY: Reply = Reply { connection: CONNECTION, request: NOBODY };
 
 fn main() {
-    let scenes: [(&str, fn(&mut Scene)); 8] = [
+    let scenes: [(&str, Play); 8] = [
         ("stores of 4000 chunks", Scene::store),
         ("lookups of 4000 chunks", Scene::look_up),
         ("stores that evict 4000 chunks", Scene::store_over),
@@ -43,6 +43,8 @@ fn main() {
         println!("{:>16.2}   {turns:>5}   {name}", longest.as_secs_f64() * 1e3);
     }
 }
+
+type Play = fn(&mut Scene);
 
 struct Scene {
     engine: Engine,
@@ -89,7 +91,7 @@ impl Scene {
         self.out.clear();
         let start = now();
         self.engine.handle(self.now, event, &mut self.out);
-        self.longest = self.longest.max((now() - start));
+        self.longest = self.longest.max(now() - start);
         self.turns += 1;
     }
 
