@@ -1,7 +1,7 @@
 //! Stores: which slots may be granted, and what becomes readable when (I-4, I-7, F18).
 
 use super::clients::Way;
-use super::transfers::{Copy, Kind, Name};
+use super::transfers::{Kind, Name};
 use super::{Granted, Key, Model, News, Object, ObjectNumber, Scope, State, Sure};
 use super::{Transfer, Verdict, check};
 use crate::calls::Range;
@@ -119,6 +119,9 @@ impl Model {
     /// `commit_store` of slots.
     pub fn commit_store(&mut self, transfer: Transfer, news: &News, got: bool) -> Verdict {
         let Some((scope, _)) = self.asker(transfer) else {
+            let numbers = self.commit_late(Kind::Store, transfer);
+            let whole = self.publish(&numbers, u32::MAX, news)?;
+            check(whole == 0, "I-7: published for an instance that is gone")?;
             return check(!got, "a stranger's commit was accepted");
         };
         self.saw(transfer.instance, Way::Slots);
@@ -245,9 +248,10 @@ impl Model {
     /// The instance is gone: every slot that it had not committed goes, at the latest when no work
     /// is left, and from now on none of them is published.
     pub(super) fn give_up_stores_of(&mut self, instance: InstanceId) {
-        let of_instance =
-            |copy: &&mut Copy| copy.name.kind == Kind::Store && copy.name.instance == instance;
-        self.copies.values_mut().filter(of_instance).for_each(|copy| copy.is_given_up = true);
+        for copy in self.copies.values_mut().filter(|copy| copy.name.instance == instance) {
+            copy.is_orphan = true;
+            copy.is_given_up |= copy.name.kind == Kind::Store;
+        }
     }
 
     pub(super) fn settle_given_up(&self) -> Verdict {

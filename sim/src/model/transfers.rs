@@ -44,6 +44,8 @@ pub struct Copy {
     pub(super) was_read: bool,
     /// Its instance has gone: nothing of it may be published.
     pub(super) is_given_up: bool,
+    /// The registration that it was lent under has ended.
+    pub(super) is_orphan: bool,
 }
 
 impl Copy {
@@ -122,6 +124,7 @@ impl Model {
             is_counted: false,
             was_read: false,
             is_given_up: false,
+            is_orphan: false,
         }
     }
 
@@ -178,10 +181,36 @@ impl Model {
     /// as many commits have come. For readers of the same objects it does not matter which goes.
     pub(super) fn commit(&mut self, name: &Name, transfer: Transfer) -> Vec<u64> {
         let numbers = self.in_hand(name, transfer);
+        self.count(name.kind, numbers)
+    }
+
+    /// The same for an instance that is registered no more: its own request's copies of that range,
+    /// over the connection that commits, of registrations that have ended.
+    pub(super) fn commit_late(&mut self, kind: Kind, transfer: Transfer) -> Vec<u64> {
+        let range = transfer.range;
+        let last = range.keys().hashes.last().filter(|_| !range.is_empty()).copied();
+        let is_wanted = |copy: &Copy| {
+            let is_flowing = kind == Kind::Store && copy.stream.is_some();
+            copy.is_orphan
+                && copy.is_lent
+                && !is_flowing
+                && copy.connection == transfer.connection
+                && copy.request == range.request
+                && (copy.name.kind, copy.name.instance) == (kind, transfer.instance)
+                && copy.name.first_chunk == range.first_chunk
+                && copy.name.end_chunk == range.end_chunk
+                && copy.name.last == last
+        };
+        let copies = self.copies.iter().filter(|(_, copy)| is_wanted(copy));
+        let numbers = copies.map(|(number, _)| *number).collect();
+        self.count(kind, numbers)
+    }
+
+    fn count(&mut self, kind: Kind, numbers: Vec<u64>) -> Vec<u64> {
         let Some(oldest) = numbers.first() else { return numbers };
         let objects = |number: &u64| &self.copies[number].objects;
         let is_same = numbers.iter().all(|number| objects(number) == objects(oldest));
-        if numbers.len() == 1 || (name.kind == Kind::Retrieve && is_same) {
+        if numbers.len() == 1 || (kind == Kind::Retrieve && is_same) {
             return vec![*oldest];
         }
         let uncounted = numbers.iter().find(|number| !self.copies[number].is_counted);
@@ -236,9 +265,11 @@ impl Model {
     pub fn commit_retrieve(&mut self, transfer: Transfer, got: bool) -> Verdict {
         let asker = self.asker(transfer);
         check(got == asker.is_some(), "commit_retrieve is true for those that are registered")?;
-        let Some((scope, _)) = asker else { return Ok(()) };
-        let name = self.name(Kind::Retrieve, transfer, &scope);
-        for number in self.commit(&name, transfer) {
+        let ended = match asker {
+            Some((scope, _)) => self.commit(&self.name(Kind::Retrieve, transfer, &scope), transfer),
+            None => self.commit_late(Kind::Retrieve, transfer),
+        };
+        for number in ended {
             let copy = self.copies.get_mut(&number).expect("found above");
             copy.is_lent = false;
             copy.was_read = true;

@@ -57,10 +57,10 @@ impl Copies {
     ) {
         let (chunks, last) = (keys.chunks(), last_hash(keys));
         let Some(owned) = self.by_connection.get(&by.connection) else { return };
+        turn.work.spend_steps(owned.names.len().min(LATE_COPIES_MAX));
         let mut names = SmallVec::new();
         // Newest first; whoever left so many copies behind waits for the end of its connection.
         for name in owned.names.iter().rev().take(LATE_COPIES_MAX) {
-            turn.work.spend_own(1);
             let copy = self.copies.find(*name).expect("listed while it exists");
             let key = &copy.key;
             if (copy.request, key.kind, key.instance) == (by.request, kind, instance)
@@ -71,7 +71,11 @@ impl Copies {
                 names.push(*name);
             }
         }
-        names.reverse();
+        // As old ones first as where they are found by name.
+        names.sort_by_key(|name| {
+            let copy = self.copies.find(*name).expect("listed while it exists");
+            (copy.started, copy.at_connection)
+        });
         let Commit::Of(names) = self.count(names, kind) else { return };
         for name in names {
             match kind {
