@@ -29,6 +29,7 @@ mod outgoing;
 mod recent;
 mod requests;
 mod socket;
+mod waiting;
 
 pub use counters::{Closing, Counters};
 pub use listener::ListenAddress;
@@ -60,6 +61,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use turns::Turns;
+use waiting::Waiting;
 
 /// What the reactor is made of. Everything is moved to its thread.
 pub struct Parts<E> {
@@ -95,6 +97,7 @@ pub struct Reactor<E> {
     /// Facts lost since the last batch that the lane took.
     facts_lost: u64,
     last_turn: LastTurn,
+    waiting: Waiting,
     sweep_at: Instant,
     /// Where the next look for connections that stand still begins, so that each has its turn.
     reclaim_from: u32,
@@ -130,6 +133,7 @@ impl<E: Desk> Reactor<E> {
             facts,
             facts_lost: 0,
             last_turn,
+            waiting: Waiting::default(),
             sweep_at: Instant::ZERO,
             reclaim_from: 0,
             stopping: None,
@@ -181,7 +185,7 @@ impl<E: Desk> Reactor<E> {
     pub fn run(&mut self) -> io::Result<Signal> {
         loop {
             let timeout = self.timeout();
-            match self.poll.poll(&mut self.events, Some(timeout)) {
+            match self.wait(timeout) {
                 Ok(()) => {}
                 // A signal handler ran, or a ring has news: a turn like any other.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -192,6 +196,24 @@ impl<E: Desk> Reactor<E> {
                 return Ok(signal);
             }
         }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        if timeout.is_zero() {
+            return self.poll.poll(&mut self.events, Some(timeout));
+        }
+        let clock = self.shared.door.clock;
+        let (began, look) = (clock.now(), self.waiting.look().min(timeout));
+        while clock.now().since(began) < look {
+            self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
+            if !self.events.is_empty() {
+                self.waiting.waited(clock.now().since(began));
+                return Ok(());
+            }
+        }
+        let polled = self.poll.poll(&mut self.events, Some(timeout - look));
+        self.waiting.waited(clock.now().since(began));
+        polled
     }
 
     fn turn(&mut self) {
