@@ -74,6 +74,32 @@ fn operation(vector: &Vector) -> Operation {
     operation
 }
 
+// A server that was upgraded met clients of the version before, which sent one operation with fewer
+// payloads and waited for ever. What such a client sends is recorded (its suite of requests, through
+// a proxy that kept the bytes), and all of it must be understood.
+#[test]
+fn f15_recorded_messages_of_the_client_before_are_understood() {
+    let recorded: Value =
+        serde_json::from_str(include_str!("clients/0.5.5.json")).expect("the record is JSON");
+    let messages = recorded["messages"].as_array().expect("an array");
+    assert_eq!(messages.len(), 27);
+    let mut operations = Vec::new();
+    for message in messages {
+        let frames: Vec<Vec<u8>> =
+            message["frames"].as_array().expect("an array").iter().map(unhex).collect();
+        let operation = decode_operation(&frames[1]).expect("it is known");
+        let payloads: Vec<&[u8]> = frames[2..].iter().map(Vec::as_slice).collect();
+        let request = Request::decode(operation, &payloads);
+        assert!(request.is_ok(), "{operation:?}: {request:?}");
+        if operation == Operation::Clear {
+            assert_eq!(request, Ok(Request::Clear { force: true }), "it knew no other");
+        }
+        operations.push(operation.name());
+    }
+    operations.dedup();
+    assert_eq!(operations.len(), 16, "{operations:?}");
+}
+
 /// Reads one value and writes it again. The bodies of extensions are values themselves.
 fn copy(reader: &mut Reader<'_>, writer: &mut Writer<'_>) -> Result<(), Malformed> {
     match reader.peek()? {

@@ -132,6 +132,10 @@ impl<'a> Request<'a> {
     /// Decodes the frames behind uid and operation.
     pub fn decode(operation: Operation, payloads: &[&'a [u8]]) -> Result<Request<'a>, Fault> {
         let (got, want) = (payloads.len(), operation.payload_count());
+        // Clients before 0.5.6 have no choice and say nothing (F15).
+        if operation == Operation::Clear && got == 0 {
+            return Ok(Request::Clear { force: true });
+        }
         if got != want {
             return Err(Fault::PayloadCount { got, want });
         }
@@ -512,7 +516,9 @@ mod tests {
     fn the_number_of_payloads_is_fixed() {
         for operation in Operation::ALL {
             let want = operation.payload_count();
-            for got in (0..want).chain([want + 1]) {
+            // What older clients leave out may be missing.
+            let least = (*operation == Operation::Clear) as usize;
+            for got in (least..want).chain([want + 1]) {
                 let frames = vec![&[0xc0][..]; got];
                 let decoded = Request::decode(*operation, &frames);
                 assert_eq!(decoded, Err(Fault::PayloadCount { got, want }));
