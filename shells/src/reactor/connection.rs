@@ -556,6 +556,22 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_behind_a_granted_one_does_not_double_what_was_granted() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        let granted = 5_usize << 20;
+        bring(&mut shared, (&mut connection, &mut theirs), &opening(granted as u64), 100);
+        bring(&mut shared, (&mut connection, &mut theirs), &vec![0; granted], 100);
+        for _ in 0..4 {
+            let small = [&b"\x03\0\0\0\0\0\0\x20\0"[..], &[0; 8 << 10]].concat();
+            bring(&mut shared, (&mut connection, &mut theirs), &small, 100);
+        }
+        assert_eq!(connection.message.bytes(), 2 + granted + (32 << 10));
+        assert_eq!(connection.granted.total(), granted, "small frames need no grant");
+        let most = granted + 2 * SMALL_MESSAGE_BYTES_MAX;
+        assert!(connection.message.capacity() <= most, "{}", connection.message.capacity());
+    }
+
+    #[test]
     fn the_frames_of_one_message_together_are_bounded() {
         let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
         let frame = 5_u64 << 20;

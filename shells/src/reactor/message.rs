@@ -2,7 +2,7 @@
 //! connections. Invariant: at most `FRAMES_MAX` frames are kept, however many a peer sends; their
 //! number alone already says that the request is wrong.
 
-use kvtide_core::limits::FRAMES_MAX;
+use kvtide_core::limits::{FRAMES_MAX, SMALL_MESSAGE_BYTES_MAX};
 
 #[derive(Debug, Default)]
 pub struct Message {
@@ -70,9 +70,10 @@ impl Message {
         self.bytes.capacity()
     }
 
-    /// Room for a frame whose bytes are known to be granted.
+    /// Room for a frame whose bytes are known to be granted, and for the small frames that may
+    /// come beside it: growing for one of those would double what was granted.
     pub fn reserve(&mut self, bytes: usize) {
-        self.bytes.reserve_exact(bytes);
+        self.bytes.reserve_exact(bytes + SMALL_MESSAGE_BYTES_MAX);
     }
 
     /// Takes a buffer where there is none, so that an idle connection holds no memory.
