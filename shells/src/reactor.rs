@@ -34,7 +34,7 @@ mod waiting;
 pub use counters::{Closing, Counters};
 pub use listener::ListenAddress;
 pub use notes::{Look, Note, OperatorRequest, OperatorTeller};
-pub use shared::Desk;
+pub use shared::{Desk, SLOTS_PER_TURN};
 pub use signals::{Signal, Signals};
 pub use status::{ReactorStatus, table_bytes};
 pub use turns::{LastTurn, TurnTimes};
@@ -113,7 +113,7 @@ impl<E: Desk> Reactor<E> {
         let last_turn = LastTurn::default();
         let turns = Turns::new(last_turn.clone());
         let Parts { engine, front, arena, clock, facts } = parts;
-        let door = Door { engine, out: Outbox::default(), turns, clock };
+        let door = Door { engine, out: Outbox::default(), ordered: 0, turns, clock };
         Ok(Reactor {
             poll,
             events: Events::with_capacity(POLL_EVENTS),
@@ -220,6 +220,7 @@ impl<E: Desk> Reactor<E> {
         let now = self.shared.door.clock.now();
         self.shared.now = now;
         self.shared.door.turns.begin(now);
+        self.shared.door.ordered = 0;
         self.take_edges();
         self.accept();
         self.serve_ready();
@@ -330,6 +331,9 @@ impl<E: Desk> Reactor<E> {
 
     fn serve_ready(&mut self) {
         for _ in 0..self.ready.len().min(CONNECTIONS_PER_TURN) {
+            if self.shared.is_turn_full() {
+                return;
+            }
             let Some(name) = self.ready.pop_front() else { return };
             let Some(connection) = self.connections.find_mut(name.0) else { continue };
             connection.listed = false;

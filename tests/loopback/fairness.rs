@@ -1,11 +1,15 @@
 //! One client's excess is its own problem.
 
 use crate::harness::{Client, NIL, NOOP, PING, Script, Server, message};
-use kvtide_core::effect::Answer;
+use kvtide::reactor::{Desk, SLOTS_PER_TURN};
+use kvtide_core::effect::{Answer, Outbox, Slot, SlotRange};
 use kvtide_core::event::{Ask, Event};
 use kvtide_core::limits::{
-    LARGE_FRAME_BUDGET_BYTES, OUTPUT_BYTES_MAX, REQUESTS_MAX, REQUESTS_PER_CONNECTION_MAX,
+    LARGE_FRAME_BUDGET_BYTES, OUTPUT_BYTES_MAX, REQUEST_CHUNKS_MAX, REQUESTS_MAX,
+    REQUESTS_PER_CONNECTION_MAX,
 };
+use kvtide_core::names::{ArenaId, Dtype, Layout, Place};
+use kvtide_core::time::Instant;
 use std::io::Write;
 
 /// `lookup`; its first payload is the key.
@@ -109,6 +113,53 @@ fn requests_without_an_answer_are_bounded_and_all_are_answered_in_the_end() {
         answered += 1;
     }
     assert_eq!(server.status().requests, 0);
+}
+
+/// Orders as many slots as a request may name, and keeps the most that were ordered at once.
+#[derive(Default)]
+struct Lavish {
+    most: usize,
+}
+
+impl Desk for Lavish {
+    fn handle(&mut self, _now: Instant, event: Event<'_>, out: &mut Outbox) {
+        let Event::Asked { reply, .. } = event else { return };
+        let dtype = Dtype::named("uint8").expect("a torch type");
+        let layout = Layout { planes: 1, layers: 1, slots: 16, hidden: 4, dtype };
+        let start = out.slots.len() as u32;
+        out.slots.extend((0..REQUEST_CHUNKS_MAX as u32).map(|chunk| Slot {
+            chunk,
+            place: Some(Place { arena: ArenaId(0), offset: 0, bytes: 64 }),
+        }));
+        let slots = SlotRange { start, end: out.slots.len() as u32 };
+        out.answer(reply, Answer::StoreSlots { slots, layout });
+        self.most = self.most.max(out.slots.len());
+    }
+
+    fn next_tick(&self) -> Option<Instant> {
+        None
+    }
+
+    fn retell(&mut self, _out: &mut Outbox) {}
+
+    fn finish(&mut self, _now: Instant, _out: &mut Outbox) {}
+}
+
+#[test]
+fn p3_small_requests_with_large_answers_fill_a_turn_and_no_more() {
+    let server = Server::with(Lavish::default());
+    let mut clients = [0; 4].map(|_| Client::open(server.address));
+    // One write each: all of it is there in one turn.
+    let pings = message(&[b"u", PING, NIL]).repeat(40);
+    clients.iter_mut().for_each(|client| client.write(&pings));
+    for client in &mut clients {
+        for _ in 0..40 {
+            assert!(client.receive()[2].len() > 32 * REQUEST_CHUNKS_MAX);
+        }
+    }
+    let most = server.look(|lavish, _| lavish.most);
+    assert!(most >= SLOTS_PER_TURN, "{most}");
+    assert!(most < SLOTS_PER_TURN + REQUEST_CHUNKS_MAX, "{most}");
 }
 
 #[test]

@@ -482,9 +482,8 @@ mod tests {
 
     fn shared() -> Shared<Counting> {
         let (arena, _grower) = Arena::private(1 << 20).expect("a megabyte can be mapped");
-        let turns = Turns::new(LastTurn::default());
-        let door =
-            Door { engine: Counting(0), out: Outbox::default(), turns, clock: Clock::start() };
+        let (turns, clock) = (Turns::new(LastTurn::default()), Clock::start());
+        let door = Door { engine: Counting(0), out: Outbox::default(), ordered: 0, turns, clock };
         Shared::new(door, Front::new(&Config::default()), arena)
     }
 

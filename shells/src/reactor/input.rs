@@ -47,7 +47,8 @@ impl Connection {
             if !self.wants_service(shared.terms()) {
                 return Served::Idle;
             }
-            if share.messages == 0 || share.bytes == 0 || share.work == 0 {
+            let spent = share.messages == 0 || share.bytes == 0 || share.work == 0;
+            if spent || shared.is_turn_full() {
                 return Served::Again;
             }
             match self.phase {
@@ -115,7 +116,7 @@ impl Connection {
         mut input: &[u8],
     ) -> usize {
         let terms = shared.terms();
-        while share.messages > 0 {
+        while share.messages > 0 && !shared.is_turn_full() {
             match self.phase {
                 // Who has hung up is heard to the end, or it would stay for ever.
                 Phase::Reading if self.hung_up || self.may_ask(terms) => {}

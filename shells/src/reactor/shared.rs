@@ -12,7 +12,9 @@ use kvtide_core::effect::Outbox;
 use kvtide_core::engine::Engine;
 use kvtide_core::event::{Event, SendOutcome};
 use kvtide_core::front::Front;
-use kvtide_core::limits::{BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUESTS_MAX};
+use kvtide_core::limits::{
+    BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUEST_CHUNKS_MAX, REQUESTS_MAX,
+};
 use kvtide_core::names::{Connection, Ticket};
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::Context;
@@ -55,6 +57,8 @@ impl Desk for Engine {
 pub struct Door<E> {
     pub engine: E,
     pub out: Outbox,
+    /// Slots that were ordered in this turn.
+    pub ordered: usize,
     pub turns: Turns,
     pub clock: Clock,
 }
@@ -64,7 +68,9 @@ impl<E: Desk> Door<E> {
         let now = self.clock.now();
         let name = EventName::of(&event);
         self.turns.begins(now, name);
+        let before = self.out.slots.len();
         self.engine.handle(now, event, &mut self.out);
+        self.ordered += self.out.slots.len() - before;
         self.turns.event(name, self.clock.now().since(now));
     }
 }
@@ -131,6 +137,12 @@ impl<E: Desk> Shared<E> {
         Terms { stopping: self.stopping, scarce }
     }
 
+    /// Whether this turn has ordered as much output as a turn may. A request of a few bytes may be
+    /// answered with thousands of slots, and they are queued only when the turn has served all.
+    pub fn is_turn_full(&self) -> bool {
+        self.door.ordered >= SLOTS_PER_TURN
+    }
+
     /// What answers say of the pool: nothing where clients cannot map it.
     pub fn context(&self) -> Context<'_> {
         match self.arena.pool_name() {
@@ -150,3 +162,6 @@ impl<E: Desk> Shared<E> {
         }
     }
 }
+
+/// Slots ordered in one turn; the request that reaches it is still carried out.
+pub const SLOTS_PER_TURN: usize = 4 * REQUEST_CHUNKS_MAX;

@@ -2,7 +2,7 @@
 
 use super::counters::Counters;
 use super::turns::TurnTimes;
-use super::{CONNECTIONS_PER_TURN, buffers, connection, requests};
+use super::{CONNECTIONS_PER_TURN, SLOTS_PER_TURN, buffers, connection, requests};
 use crate::arena::PoolNews;
 use kvtide_core::limits;
 
@@ -45,5 +45,11 @@ pub fn table_bytes() -> [(&'static str, u64); 7] {
 }
 
 /// What one turn may add to the buffers before those who stand still give way: of each connection
-/// that is served, its input, grown by doubling, and an answer to it.
-const TURN_BUFFER_BYTES: usize = CONNECTIONS_PER_TURN * 4 * limits::INPUT_BYTES_PER_TURN;
+/// that is served, its input, grown by doubling, and an answer to it; and the slots of all answers.
+const TURN_BUFFER_BYTES: usize =
+    CONNECTIONS_PER_TURN * 4 * limits::INPUT_BYTES_PER_TURN + TURN_SLOTS * SLOT_BYTES;
+/// One request more than what ends a turn.
+const TURN_SLOTS: usize = SLOTS_PER_TURN + limits::REQUEST_CHUNKS_MAX;
+/// A slot in an answer: its place told, the head and tail of its tensor, the pieces of the queue;
+/// in buffers that grow by doubling.
+const SLOT_BYTES: usize = 1 << 10;
