@@ -384,11 +384,14 @@ impl<E: Desk> Reactor<E> {
                 None => self.shared.budgets.of(class).release(bytes),
             }
         }
-        while !self.shared.requests.is_full() {
+        // As many as there are places: who is woken for nothing decodes its message for nothing.
+        let mut room = self.shared.requests.room();
+        while room > 0 {
             let Some(name) = self.shared.starved.pop_front() else { break };
             let Some(connection) = self.connections.find_mut(name.0) else { continue };
             connection.starving = false;
             list(&mut self.ready, connection, self.shared.terms());
+            room -= usize::from(connection.listed);
         }
         if self.shared.buffered_bytes > BUFFER_BUDGET_BYTES {
             self.reclaim();
@@ -487,3 +490,59 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// What closing connections that stand still frees at a time.
 const RECLAIM_BYTES: usize = BUFFER_BUDGET_BYTES / 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtide_core::config::Config;
+    use mio::net::UnixStream;
+    use requests::{OwnRequests, Requests};
+
+    /// Is asked nothing here.
+    struct Nobody;
+
+    impl Desk for Nobody {
+        fn handle(&mut self, _now: Instant, _event: Event<'_>, _out: &mut Outbox) {}
+
+        fn next_tick(&self) -> Option<Instant> {
+            None
+        }
+
+        fn retell(&mut self, _out: &mut Outbox) {}
+
+        fn finish(&mut self, _now: Instant, _out: &mut Outbox) {}
+    }
+
+    #[test]
+    fn a_free_place_in_the_request_table_wakes_one_who_waits_for_it() {
+        let (arena, _grower) = Arena::private(1 << 20).expect("a megabyte can be mapped");
+        let (front, clock) = (Front::new(&Config::default()), Clock::start());
+        let parts = Parts { engine: Nobody, front, arena, clock, facts: None };
+        let mut reactor = Reactor::new(parts).expect("a poll can be made");
+        reactor.shared.requests = Requests::with_limit(2);
+        let mut theirs = Vec::new();
+        for _ in 0..4 {
+            let (ours, other) = UnixStream::pair().expect("a pair of sockets");
+            theirs.push(other);
+            reactor.admit(socket::Socket::Unix(ours));
+        }
+        let names: Vec<names::Connection> =
+            reactor.connections.iter().map(|(name, _)| names::Connection(name)).collect();
+        for name in &names {
+            let connection = reactor.connections.find_mut(name.0).expect("it was admitted");
+            (connection.starving, connection.readable) = (true, true);
+            reactor.shared.starved.push_back(*name);
+        }
+        let mut own = OwnRequests::default();
+        let mut ask = |reactor: &mut Reactor<Nobody>| {
+            let envelope = requests::Envelope::new(b"u", b"\x16");
+            reactor.shared.requests.open(&mut own, names[0], envelope).expect("there is a place")
+        };
+        ask(&mut reactor);
+        reactor.sweep();
+        assert_eq!(reactor.shared.starved, &names[1..], "the first who came is the first who goes");
+        ask(&mut reactor);
+        reactor.sweep();
+        assert_eq!(reactor.shared.starved, &names[1..], "there is no place");
+    }
+}

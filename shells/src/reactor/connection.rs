@@ -227,7 +227,7 @@ impl Connection {
     }
 
     /// Why it stands still where others suffer from it, or where it can come to nothing.
-    pub(super) fn overdue<E>(&self, shared: &Shared<E>) -> Option<Closing> {
+    pub(super) fn overdue<E: Desk>(&self, shared: &Shared<E>) -> Option<Closing> {
         let (age, still) = (shared.now.since(self.accepted), shared.now.since(self.heard));
         match self.phase {
             Phase::Discarding => None,
@@ -235,8 +235,8 @@ impl Connection {
                 Some(Closing::HandshakeTimeout)
             }
             // Two that wait for more may each hold what the other waits for.
-            Phase::Reading | Phase::Waiting
-                if Class::ALL.into_iter().any(|class| {
+            _ if self.depends_on_others(shared.terms())
+                && Class::ALL.into_iter().any(|class| {
                     shared.budgets.is_contended(class) && self.blocks_others(class, shared.now)
                 }) =>
             {
@@ -246,6 +246,16 @@ impl Connection {
                 Some(Closing::MessageStalled)
             }
             _ => None,
+        }
+    }
+
+    /// Whether it goes on only when its peer sends or takes something, or somebody else makes room.
+    /// Where the request table is full its peer is not to blame, but that may last for minutes.
+    fn depends_on_others(&self, terms: Terms) -> bool {
+        match self.phase {
+            Phase::Reading | Phase::Waiting => true,
+            Phase::Working(_) => self.starving || self.is_held(terms),
+            Phase::Verdict(_) | Phase::Discarding => false,
         }
     }
 
@@ -448,6 +458,7 @@ const MESSAGE_TIME: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
+    use super::super::requests::Requests;
     use super::super::shared::Door;
     use super::super::turns::{LastTurn, Turns};
     use super::*;
@@ -460,6 +471,7 @@ mod tests {
         LARGE_FRAME_BUDGET_BYTES, LARGE_FRAME_BYTES_MAX, MEDIUM_FRAME_BUDGET_BYTES,
         MESSAGE_BYTES_MAX, SMALL_FRAME_BYTES_MAX,
     };
+    use kvtide_core::wire::client::{Key, append_message};
     use kvtide_core::wire::zmtp::READY_DEALER;
     use mio::net::UnixStream;
 
@@ -657,6 +669,39 @@ mod tests {
         let other = names::Connection(SlotName { index: 9, generation: 0 });
         shared.budgets.forget(other);
         assert_eq!(connection.overdue(&shared), None, "nobody waits");
+    }
+
+    #[test]
+    fn a_message_that_waits_for_the_request_table_is_closed_where_others_wait_for_its_budget() {
+        let (mut shared, (mut connection, mut theirs)) = (shared(), connection());
+        shared.requests = Requests::with_limit(0);
+        let (tokens, mut key) = (vec![100_000; SMALL_MESSAGE_BYTES_MAX / 4], Vec::new());
+        let end = tokens.len() as u64;
+        Key {
+            model: "m",
+            world_size: 1,
+            worker: None,
+            tokens: &tokens,
+            start: 0,
+            end,
+            request: "r",
+            salt: "",
+            readers: 1,
+        }
+        .encode(&mut key);
+        let mut lookup = [&GREETING[..], READY_DEALER].concat();
+        append_message(&[&b"u"[..], b"\x08", &key, b"\x01"], &mut lookup);
+        bring(&mut shared, (&mut connection, &mut theirs), &lookup, 100);
+        assert_eq!(connection.granted.of(Class::Medium), key.len());
+        assert!(connection.starving, "there is no place");
+        shared.now = Instant::from_secs(110);
+        assert_eq!(connection.overdue(&shared), None, "nobody waits");
+        let other = names::Connection(SlotName { index: 9, generation: 0 });
+        assert!(!shared.budgets.of(Class::Medium).reserve(other, MEDIUM_FRAME_BUDGET_BYTES));
+        assert_eq!(connection.overdue(&shared), Some(Closing::LargeFrameStalled));
+        connection.close(&mut shared, Closing::LargeFrameStalled);
+        assert!(shared.starved.is_empty());
+        assert_eq!(shared.budgets.left_bytes(Class::Medium), MEDIUM_FRAME_BUDGET_BYTES);
     }
 
     #[test]

@@ -136,8 +136,9 @@ impl Requests {
         self.slots.is_empty()
     }
 
-    pub fn is_full(&self) -> bool {
-        self.slots.is_full()
+    /// Requests for which there are places yet.
+    pub fn room(&self) -> usize {
+        self.slots.limit() - self.slots.len()
     }
 }
 
