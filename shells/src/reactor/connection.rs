@@ -356,6 +356,10 @@ impl Connection {
         }
         tracing::debug!(connection = ?self.name.0, reason = why.label(), detail = ?why, "closing");
         shared.counters.closing(why);
+        self.leave(shared);
+    }
+
+    fn leave<E: Desk>(&mut self, shared: &mut Shared<E>) {
         self.drop_work(shared);
         self.mute = true;
         self.socket.shut_output();
@@ -372,10 +376,16 @@ impl Connection {
         }
     }
 
-    /// The server ends and has said all that it has to say to this client.
-    pub(super) fn take_leave<E>(&mut self, shared: &mut Shared<E>) {
+    /// The server ends and has said all that it has to say to this client. A message that did not
+    /// come whole is given up, and what it holds of a budget goes to those that did.
+    pub(super) fn take_leave<E: Desk>(&mut self, shared: &mut Shared<E>) {
         self.drained = true;
-        if !self.mute && !self.is_owed() && self.own.len() == 0 {
+        if self.is_owed() || self.own.len() > 0 {
+            return;
+        }
+        if self.is_begun() {
+            self.leave(shared);
+        } else if !self.mute {
             self.mute = true;
             self.socket.shut_output();
             self.account(shared);
@@ -702,6 +712,24 @@ mod tests {
         connection.close(&mut shared, Closing::LargeFrameStalled);
         assert!(shared.starved.is_empty());
         assert_eq!(shared.budgets.left_bytes(Class::Medium), MEDIUM_FRAME_BUDGET_BYTES);
+    }
+
+    #[test]
+    fn a_message_that_has_not_come_whole_is_given_up_when_the_server_ends() {
+        let (mut shared, mut connection, _theirs) = contended();
+        connection.flush(&mut shared);
+        assert_eq!(shared.budgets.grant(), None);
+        connection.take_leave(&mut shared);
+        let other = names::Connection(SlotName { index: 9, generation: 0 });
+        assert_eq!(shared.budgets.grant(), Some((other, Class::Large, 100 << 20)));
+        assert!(!connection.is_owed());
+        // Who waits for its share and has not sent the rest owes nothing to anybody either.
+        let (mut waiting, mut theirs) = self::connection();
+        bring(&mut shared, (&mut waiting, &mut theirs), &opening(48 << 20), 100);
+        assert!(matches!(waiting.phase, Phase::Waiting));
+        waiting.flush(&mut shared);
+        waiting.take_leave(&mut shared);
+        assert!(!waiting.is_owed() && !shared.budgets.is_contended(Class::Large));
     }
 
     #[test]
