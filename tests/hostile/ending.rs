@@ -8,7 +8,7 @@ use kvtide_core::wire::client::operation_frame;
 use kvtide_core::wire::operation::Operation;
 use kvtide_core::wire::zmtp::frame_header;
 use rustix::process::Signal;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 
 /// The answers that come until the stream ends.
 fn answers(client: &mut Client) -> Vec<Vec<Vec<u8>>> {
@@ -79,20 +79,34 @@ fn p2_sigterm_answers_what_came_whole_once_and_ends_every_stream() {
     assert!(stopped.segments_left.is_empty(), "{:?}", stopped.segments_left);
 }
 
-#[test]
-fn a_second_signal_ends_a_server_that_still_owes_answers() {
-    let server = start();
-    let mut slow = stranger(&server);
-    let much = message(&[&[3; 60_000], NOOP]).repeat(600);
-    slow.stream.set_nonblocking(true).expect("it is a socket");
-    let mut sent = 0;
-    while let Ok(count) = slow.stream.write(&much[sent..]) {
-        sent += count;
-        assert!(sent < much.len(), "nobody reads the answers");
-    }
+/// Starts a server, sends half of an inline body, has the server find these signals at once, and
+/// says what the client still gets: a server that ends in order cuts the body and says so.
+fn told_of_half_a_store(signals: &[Signal]) -> Vec<u8> {
+    let mut server = start();
+    let mut bystander = Bystander::join(server.request, 1);
+    bystander.round();
+    let mut stalled = stranger(&server);
+    stalled.write(&half_commit(&Prompt::new(5, 1)));
+    until(&mut server, |status| status["kvtide"]["reactor"]["requests"] == 1);
     let segments = server.segments();
-    server.signal(Signal::TERM).expect("it runs");
-    server.signal(Signal::INT).expect("it runs still, or its process is not waited for yet");
+    // What is sent to a process that is stopped comes when it goes on, all of it.
+    for signal in [&[Signal::STOP], signals, &[Signal::CONT]].concat() {
+        server.signal(signal).expect("it runs");
+    }
+    let mut told = Vec::new();
+    let ended = stalled.stream.read_to_end(&mut told);
+    let reset = ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
+    assert!(ended.is_ok() || reset, "{ended:?}");
     let stopped = server.ended(segments).unwrap_or_else(|why| panic!("{why}"));
     assert!([130, 143].contains(&stopped.code), "{}: {}", stopped.code, stopped.log);
+    assert!(stopped.segments_left.is_empty(), "{:?}", stopped.segments_left);
+    told
+}
+
+#[test]
+fn a_second_signal_ends_a_server_that_still_owes_answers() {
+    let commit = operation_frame(Operation::CommitStore);
+    let told = told_of_half_a_store(&[Signal::TERM]);
+    assert_eq!(told, message(&[b"half", &commit, b"\xc2"]), "one signal leaves time to answer");
+    assert_eq!(told_of_half_a_store(&[Signal::TERM, Signal::INT]), b"", "two do not");
 }

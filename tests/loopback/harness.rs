@@ -113,6 +113,17 @@ impl<E: Desk + Send + 'static> Server<E> {
         assert!(self.sender.put(note).is_ok(), "the mailbox has room");
     }
 
+    /// Has the server find all of these signals in one turn.
+    pub fn stop_in_one_turn(&self, signals: &[Signal]) {
+        let (sender, signals) = (self.sender.clone(), signals.to_vec());
+        // While the mailbox is being emptied, what is put there waits for the next turn.
+        self.look(move |_, _| {
+            for signal in signals {
+                assert!(sender.put(Note::Stop(signal)).is_ok(), "the mailbox has room");
+            }
+        });
+    }
+
     /// Ends the server and says by which signal it ended.
     pub fn stop(self, signal: Signal) -> Signal {
         self.note(Note::Stop(signal));

@@ -1,11 +1,18 @@
 //! The server ends in order: who waits is answered, who knocks is refused.
 
 use crate::harness::{Client, NIL, NOOP, PING, Script, Server, message};
-use kvtide::reactor::{Note, Signal};
-use kvtide_core::effect::Answer;
+use kvtide::reactor::{Desk, Note, Signal};
+use kvtide_core::effect::{Answer, Outbox};
 use kvtide_core::event::{Ask, Event};
+use kvtide_core::limits::{MEDIUM_FRAME_BUDGET_BYTES, SMALL_FRAME_BYTES_MAX};
+use kvtide_core::time::Instant;
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// `lookup`; its first payload is the key.
+const LOOKUP: &[u8] = b"\x08";
 
 /// Keeps every question of nobody in particular, answers others.
 fn holding() -> Server<Script> {
@@ -51,14 +58,38 @@ fn answers_on_their_way_are_written_before_the_end() {
     reading.join().expect("every answer came");
 }
 
+/// Answers nothing, whatever it is told, and counts how often it is told that the server ends:
+/// once in every turn of the end.
+struct Mute(Arc<AtomicU32>);
+
+impl Desk for Mute {
+    fn handle(&mut self, _now: Instant, _event: Event<'_>, _out: &mut Outbox) {}
+
+    fn next_tick(&self) -> Option<Instant> {
+        None
+    }
+
+    fn retell(&mut self, _out: &mut Outbox) {}
+
+    fn finish(&mut self, _now: Instant, _out: &mut Outbox) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 #[test]
-fn a_second_signal_ends_at_once_a_client_that_does_not_read() {
-    let server = holding();
-    let mut client = Client::open(server.address);
-    client.stuff(&server, &message(&[&[1; 60_000], NOOP]));
-    server.note(Note::Stop(Signal::Terminate));
-    server.note(Note::Stop(Signal::Interrupt));
-    assert_eq!(server.join(), Signal::Terminate);
+fn a_second_signal_ends_at_once_a_server_that_owes_an_answer() {
+    for (signals, at_once) in [(1, false), (2, true)] {
+        let turns = Arc::new(AtomicU32::new(0));
+        let server = Server::with(Mute(turns.clone()));
+        let mut client = Client::open(server.address);
+        client.send(&[b"w", PING, NIL]);
+        server.until(|status| status.requests == 1);
+        server.stop_in_one_turn(&[Signal::Terminate, Signal::Interrupt][..signals]);
+        client.expect_closed();
+        assert_eq!(server.join(), Signal::Terminate, "the first says how");
+        let turns = turns.load(Ordering::Relaxed);
+        assert_eq!(turns == 1, at_once, "{signals} signals, {turns} turns");
+    }
 }
 
 /// Reads to the end of the stream.
@@ -88,6 +119,28 @@ fn p2_what_came_whole_before_the_end_is_answered_once_and_then_the_stream_ends()
     assert_eq!(uids(&mut slow), vec![vec![1; 60_000]; whole]);
     assert_eq!(uids(&mut cut), [b"a", b"b"]);
     assert_eq!(uids(&mut waiting), [b"a", b"b", b"c"]);
+    assert_eq!(server.join(), Signal::Terminate);
+}
+
+#[test]
+fn p2_a_request_that_waits_for_its_budget_is_answered_when_who_holds_it_has_stopped() {
+    let server = holding();
+    let lookup = message(&[b"l", LOOKUP]);
+    let four = SMALL_FRAME_BYTES_MAX as u64 - 64;
+    let head = [&lookup[..3], b"\x01\x01\x08\x03", &four.to_be_bytes()].concat();
+    let holders = MEDIUM_FRAME_BUDGET_BYTES / four as usize;
+    let mut clients: Vec<Client> = (0..holders).map(|_| Client::open(server.address)).collect();
+    clients.iter_mut().for_each(|client| client.write(&head));
+    let left = MEDIUM_FRAME_BUDGET_BYTES - holders * four as usize;
+    server.until(|status| status.medium_frame_bytes_left == left);
+    let mut waiting = Client::open(server.address);
+    waiting.write(&message(&[b"w", LOOKUP, &vec![0xc1; left + 1], b"\x01"]));
+    // Served after it, so the server has seen that its request has begun.
+    Client::open(server.address).expect_served();
+    server.note(Note::Stop(Signal::Terminate));
+    assert_eq!(waiting.receive_or_end().as_deref(), Some(&[b"w".to_vec(), LOOKUP.to_vec()][..]));
+    waiting.expect_closed();
+    clients.iter_mut().for_each(Client::expect_closed);
     assert_eq!(server.join(), Signal::Terminate);
 }
 
