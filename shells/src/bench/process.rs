@@ -2,6 +2,7 @@
 //! a server on another machine or of another user's, and then nothing is said.
 
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -33,22 +34,9 @@ impl Process {
         Path::new("/proc").join(self.0.to_string()).exists()
     }
 
-    /// Nanoseconds on a processor so far, over all of its threads and its children's.
-    pub fn cpu_nanos(self) -> Option<u64> {
-        let mut total = 0;
-        let mut pids = vec![self.0];
-        while let Some(pid) = pids.pop() {
-            for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
-                let task = entry.path();
-                // Threads end while they are counted.
-                let spent = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-                total +=
-                    spent.split_whitespace().next().map_or(0, |nanos| nanos.parse().unwrap_or(0));
-                let children = fs::read_to_string(task.join("children")).unwrap_or_default();
-                pids.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
-            }
-        }
-        Some(total)
+    /// Nanoseconds that each of its threads and its children's has been on a processor.
+    pub fn spent(self) -> Option<Spent> {
+        spent_in(Path::new("/proc"), self.0)
     }
 
     pub fn memory(self) -> Option<Memory> {
@@ -63,27 +51,73 @@ pub fn own_cpu_nanos() -> u64 {
 }
 
 /// Processor time at one moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Usage {
-    server: Option<u64>,
+    server: Option<Spent>,
     own: u64,
 }
 
 impl Usage {
     pub fn now(process: Option<Process>) -> Usage {
-        Usage { server: process.and_then(Process::cpu_nanos), own: own_cpu_nanos() }
+        Usage { server: process.and_then(Process::spent), own: own_cpu_nanos() }
     }
 
     /// Microseconds per piece of work since then: the server's, and ours. None of no work.
-    pub fn per(self, process: Option<Process>, pieces: u64) -> (Option<f64>, Option<f64>) {
+    pub fn per(&self, process: Option<Process>, pieces: u64) -> (Option<f64>, Option<f64>) {
         if pieces == 0 {
             return (None, None);
         }
         let now = Usage::now(process);
         let each = |nanos: u64| nanos as f64 / 1e3 / pieces as f64;
-        let server = now.server.zip(self.server).map(|(now, then)| each(now.saturating_sub(then)));
-        (server, Some(each(now.own - self.own)))
+        let server = now.server.zip(self.server.as_ref());
+        (server.map(|(now, then)| each(now.since(then))), Some(each(now.own - self.own)))
     }
+}
+
+/// Nanoseconds on a processor by thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spent(BTreeMap<u32, u64>);
+
+impl Spent {
+    /// What was spent since then by threads that are there now. One that has ended keeps what it
+    /// was known to have spent, so its end takes nothing off the others; a number that is less
+    /// than it was belongs to a new thread.
+    fn since(&self, then: &Spent) -> u64 {
+        let each = self.0.iter().map(|(thread, now)| match then.0.get(thread) {
+            Some(then) if then <= now => now - then,
+            _ => *now,
+        });
+        each.sum()
+    }
+}
+
+/// None where a thread is there and what it spent cannot be read: to count it as nothing would
+/// flatter the server.
+fn spent_in(proc: &Path, pid: u32) -> Option<Spent> {
+    let mut spent = Spent::default();
+    let mut pids = vec![pid];
+    while let Some(pid) = pids.pop() {
+        let tasks = match fs::read_dir(proc.join(pid.to_string()).join("task")) {
+            Ok(tasks) => tasks,
+            // A child that ended while it was looked for.
+            Err(_) if !spent.0.is_empty() => continue,
+            Err(_) => return None,
+        };
+        for task in tasks.flatten().map(|entry| entry.path()) {
+            let thread = task.file_name()?.to_str()?.parse().ok()?;
+            match fs::read_to_string(task.join("schedstat")) {
+                Ok(text) => {
+                    spent.0.insert(thread, text.split_whitespace().next()?.parse().ok()?);
+                }
+                // Threads end while they are counted.
+                Err(_) if !task.exists() => continue,
+                Err(_) => return None,
+            }
+            let children = fs::read_to_string(task.join("children")).unwrap_or_default();
+            pids.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    Some(spent)
 }
 
 /// The socket that listens at a port. Columns: slot, local address, remote address, state, two
@@ -137,9 +171,37 @@ mod tests {
         }
         let (_, own) = before.per(Some(this), 1);
         assert!(own >= Some(2000.0), "{own:?}");
-        assert!(this.cpu_nanos() > Some(0) && this.is_alive());
+        let spent = this.spent().expect("it is our own");
+        assert!(spent.since(&Spent::default()) > 0 && this.is_alive());
         assert_eq!(before.per(None, 1).0, None, "nothing is said of a process that is not known");
         assert_eq!(before.per(Some(this), 0), (None, None), "nor of no work");
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_read_makes_the_figure_unknown() {
+        let proc = std::env::temp_dir().join(format!("kvtide-proc-{}", std::process::id()));
+        let task = |pid: u32, thread: u32| proc.join(format!("{pid}/task/{thread}"));
+        for (pid, thread) in [(7, 7), (7, 8), (9, 9)] {
+            fs::create_dir_all(task(pid, thread)).expect("the folder is ours");
+        }
+        fs::write(task(7, 7).join("schedstat"), "100 5 1\n").expect("it is ours");
+        fs::write(task(7, 7).join("children"), "9 ").expect("it is ours");
+        fs::write(task(9, 9).join("schedstat"), "30 5 1\n").expect("it is ours");
+        assert_eq!(spent_in(&proc, 7), None, "thread 8 is there");
+        fs::write(task(7, 8).join("schedstat"), "20 5 1\n").expect("it is ours");
+        let all = Spent(BTreeMap::from([(7, 100), (8, 20), (9, 30)]));
+        assert_eq!(spent_in(&proc, 7), Some(all));
+        fs::remove_dir_all(task(7, 8)).expect("it is there");
+        assert_eq!(spent_in(&proc, 7), Some(Spent(BTreeMap::from([(7, 100), (9, 30)]))));
+        assert_eq!(spent_in(&proc, 1), None, "there is no such process");
+        fs::remove_dir_all(&proc).expect("it is there");
+    }
+
+    #[test]
+    fn a_thread_that_ends_takes_nothing_off_what_others_spent() {
+        let then = Spent(BTreeMap::from([(1, 1000), (2, 5000), (3, 70)]));
+        let now = Spent(BTreeMap::from([(1, 1400), (3, 20), (4, 7)]));
+        assert_eq!(now.since(&then), 400 + 20 + 7, "2 has ended, 3 is another one, 4 is new");
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl<'p> Run<'p> {
     }
 
     fn read_cpu(&mut self, candidate: &Candidate) {
-        let usage = self.usage.unwrap_or_else(|| Usage::now(candidate.process));
+        let usage = self.usage.take().unwrap_or_else(|| Usage::now(candidate.process));
         self.cpu = Some(usage.per(candidate.process, self.outcome.done));
     }
 
