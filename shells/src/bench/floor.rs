@@ -12,6 +12,7 @@ use super::fault::BenchFault;
 use super::line::Url;
 use super::process::Process;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 /// The hidden verb under which the program is its own yardstick.
@@ -32,6 +33,8 @@ impl Floor {
             .args([VERB, &chunk_tokens.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C at a terminal is for us: it is measured and spoken to until we have ended.
+            .process_group(0)
             .spawn()
             .map_err(|error| failed(&error))?;
         let output = child.stdout.take().expect("its output was asked for");
