@@ -134,12 +134,21 @@ impl Candidate {
         Ok(Instance { number, model, pool_name, pool_bytes })
     }
 
-    /// Ends everything that was registered.
+    /// Ends everything that was registered, and the request that may have been cut off. Over a
+    /// connection of its own: on the old one an answer may be due still, and once somebody has
+    /// pressed Ctrl-C every wait there ends. A second Ctrl-C ends this one, too.
     pub fn unregister(&mut self) -> Result<(), BenchFault> {
+        if self.instances.is_empty() {
+            return Ok(());
+        }
+        let mut line = Line::connect(&self.url, &Stop::default())?;
+        if let Some(id) = self.ids.last() {
+            line.call(&self.session.end, id)?.done()?;
+        }
         for number in std::mem::take(&mut self.instances) {
             let number = frame(|writer| writer.u64(number));
             let unregister = Message::new(Operation::UnregisterEngineDriven, &[&number]);
-            self.control.call(&unregister, RequestId::NONE)?.done()?;
+            line.call(&unregister, RequestId::NONE)?.done()?;
         }
         Ok(())
     }

@@ -20,11 +20,12 @@ impl RequestId {
 pub struct Ids {
     run: u64,
     next: u64,
+    last: Option<RequestId>,
 }
 
 impl Ids {
     pub fn new(run: u64) -> Ids {
-        Ids { run, next: 0 }
+        Ids { run, next: 0, last: None }
     }
 
     pub fn next_id(&mut self) -> RequestId {
@@ -33,7 +34,13 @@ impl Ids {
         hex(self.run >> 24, &mut id[..10]);
         id[10] = b'-';
         hex(self.next, &mut id[11..]);
+        self.last = Some(RequestId(id));
         RequestId(id)
+    }
+
+    /// The one that was handed out last.
+    pub fn last(&self) -> Option<RequestId> {
+        self.last
     }
 
     /// A text of its own for this run, for the names of models.
