@@ -14,6 +14,7 @@ mod candidate;
 mod case;
 mod fault;
 mod figures;
+mod fill;
 mod fleet;
 mod latency;
 mod line;
@@ -74,6 +75,10 @@ fn bench(flags: &BenchFlags) -> Result<(), BenchFault> {
 /// Connects to the servers, and to the yardstick last.
 fn connect(flags: &BenchFlags, stop: &Stop) -> Result<(Vec<Candidate>, Option<Floor>), BenchFault> {
     let mut candidates = Vec::new();
+    if flags.fill.is_some() && flags.measures(Part::Transfer) {
+        let what = "--fill: transfers clear the cache, so they cannot be among the --parts";
+        return Err(BenchFault::new(what));
+    }
     if flags.measures(Part::Transfer) && flags.vs.as_ref() == Some(&flags.url) {
         let what = "--vs: transfers clear the cache, so they need another server than --url";
         return Err(BenchFault::new(what));
@@ -111,9 +116,14 @@ fn measure(
         .iter()
         .flat_map(|&part| Case::of(part, flags).into_iter().map(move |case| (part, case)))
         .collect();
+    note_memory(flags, candidates, "before", report);
+    for candidate in candidates.iter_mut().filter(|each| each.kind == Kind::Server) {
+        if let Some(objects) = flags.fill {
+            fill::fill(candidate, objects, flags.fill_bytes)?;
+        }
+    }
     let measurements = cases.len() as u64 * u64::from(flags.rounds) * candidates.len() as u64;
     let progress = Progress::start(measurements);
-    note_memory(flags, candidates, "before", report);
     let register = |candidate: &mut Candidate| candidate.register(LOOKUP_OBJECT_BYTES);
     let instances = candidates.iter_mut().map(register).collect::<Result<Vec<_>, _>>()?;
     for (at, &(part, case)) in cases.iter().enumerate() {

@@ -1,11 +1,14 @@
 //! `kvtide bench` against a server of its own: what a run prints and keeps, and that a server that
 //! answers wrongly ends it.
 
+use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 /// A server as a child, on ports of the system's choosing. Killed when dropped.
@@ -17,9 +20,14 @@ struct Server {
 
 impl Server {
     fn start(size_gb: &str) -> Server {
+        Server::start_with(size_gb, &[])
+    }
+
+    fn start_with(size_gb: &str, more: &[&str]) -> Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_kvtide"))
             .args(["server", "--host", "127.0.0.1", "--port", "0", "--http-port", "0"])
             .args(["--l1-size-gb", size_gb])
+            .args(more)
             .env("LMCACHE_DISABLE_BANNER", "1")
             .env_remove("LMCACHE_LOG_LEVEL")
             .stderr(Stdio::piped())
@@ -76,7 +84,7 @@ fn liar(server: SocketAddr, lie: fn(&mut [u8])) -> SocketAddr {
     address
 }
 
-fn pass(from: &TcpStream, to: &TcpStream, change: fn(&mut [u8])) {
+fn pass(from: &TcpStream, to: &TcpStream, change: impl Fn(&mut [u8]) + Send + 'static) {
     let mut from = from.try_clone().expect("a socket has copies");
     let mut to = to.try_clone().expect("a socket has copies");
     thread::spawn(move || {
@@ -89,6 +97,41 @@ fn pass(from: &TcpStream, to: &TcpStream, change: fn(&mut [u8])) {
         }
         to.shutdown(Shutdown::Both).ok();
     });
+}
+
+/// A server that says nothing any more once the gate is closed, until a client knocks again.
+fn gated(server: SocketAddr, gate: Arc<Gate>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = listener.local_addr().expect("it is bound");
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            gate.set(true);
+            let server = TcpStream::connect(server).expect("the server listens");
+            client.set_nodelay(true).expect("an option of every socket");
+            pass(&client, &server, |_| {});
+            let gate = Arc::clone(&gate);
+            pass(&server, &client, move |_| gate.wait());
+        }
+    });
+    address
+}
+
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set(&self, open: bool) {
+        *self.open.lock().expect("nobody panics with it") = open;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        let open = self.open.lock().expect("nobody panics with it");
+        drop(self.opened.wait_while(open, |open| !*open).expect("nobody panics with it"));
+    }
 }
 
 fn bench(address: SocketAddr, arguments: &str) -> Output {
@@ -162,7 +205,7 @@ fn a_run_measures_every_part_keeps_every_figure_and_leaves_nothing_behind() {
     }
     let status = server.status();
     assert_eq!(status["active_sessions"], 0);
-    assert_eq!(status["registered_gpu_ids"], Value::Array(Vec::new()));
+    assert_eq!(status["registered_non_cuda_instance_ids"], Value::Array(Vec::new()));
 }
 
 #[test]
@@ -217,4 +260,63 @@ fn servers_that_are_too_small_or_not_there_are_named() {
     assert!(text(&output.stderr).contains("--vs: transfers clear the cache"));
     let output = bench(address, "--server-pid 4194304");
     assert!(text(&output.stderr).contains("--server-pid: there is no process"));
+}
+
+#[test]
+fn ctrl_c_leaves_nothing_behind_at_a_server_that_answers_late() {
+    let server = Server::start("0.03");
+    let gate = Arc::new(Gate::default());
+    let slow = gated(server.request, Arc::clone(&gate));
+    let child = Command::new(env!("CARGO_BIN_EXE_kvtide"))
+        .args(["bench", "--url", &format!("tcp://{slow}"), "--floor"])
+        .args(["--parts", "noop", "--seconds", "3600"])
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program was built");
+    let nobody = Value::Array(Vec::new());
+    // Some thousand looks are more than it takes to start.
+    let registered = || server.status()["registered_non_cuda_instance_ids"].clone();
+    let known = (0..LOOKS_MAX).any(|_| registered() != nobody);
+    assert!(known, "the benchmark registers first");
+    let floor = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()));
+    let floor = floor.expect("the kernel tells").trim().parse().expect("it has one child");
+    let floor = Pid::from_raw(floor).expect("no process is zero");
+    assert_eq!(getpgid(Some(floor)), Ok(floor), "Ctrl-C at a terminal does not reach it");
+    gate.set(false);
+    let group = Pid::from_child(&child);
+    kill_process_group(group, Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it is our child");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert_eq!(registered(), nobody);
+    assert_eq!(server.status()["active_sessions"], 0);
+}
+
+/// Far more looks at `/status` than anything takes.
+const LOOKS_MAX: u32 = 20_000;
+
+/// Objects in L1.
+fn objects_of(status: &Value) -> Option<u64> {
+    let l1 = &status["storage_manager"]["l1_manager"];
+    l1["total_object_count"].as_u64()
+}
+
+#[test]
+fn a_filled_server_holds_the_objects_and_one_that_is_too_small_is_found_out() {
+    let places = ["--l1-objects-max", "8000", "--l1-align-bytes", "512"];
+    let server = Server::start_with("0.13", &places);
+    let fill = "--fill 5000 --parts lookup --chunks 16";
+    let output = bench(server.request, fill);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let objects = objects_of(&server.status()).expect("a number");
+    assert!((5016..=5100).contains(&objects), "{objects}");
+    let output = bench(server.request, &format!("{fill} --fill-bytes 500"));
+    assert_failed(&output, server.request, "no object of 500 bytes");
+    let output = bench(server.request, "--fill 1");
+    assert!(text(&output.stderr).contains("--fill: transfers clear the cache"));
+    drop(server);
+    let small = Server::start_with("0.03", &["--l1-objects-max", "3000"]);
+    let output = bench(small.request, fill);
+    assert_failed(&output, small.request, "--fill: ");
 }

@@ -106,7 +106,7 @@ impl Candidate {
 
     /// Makes an engine known whose objects have this size.
     pub fn register(&mut self, object_bytes: u64) -> Result<Instance, BenchFault> {
-        let (layers, hidden) = shape(object_bytes, self.chunk_tokens).ok_or_else(|| {
+        let (planes, layers, hidden) = shape(object_bytes, self.chunk_tokens).ok_or_else(|| {
             let tokens = self.chunk_tokens;
             self.url
                 .fault(format!("no object of {object_bytes} bytes has chunks of {tokens} tokens"))
@@ -121,7 +121,7 @@ impl Candidate {
             num_layers: layers,
             hidden_dim_size: hidden,
             dtype_str: "float16",
-            use_mla: false,
+            use_mla: planes == 1,
             num_physical_slots: Some(self.chunk_tokens as i64),
         };
         let payload = frame(|writer| registration.write(writer));
@@ -239,13 +239,16 @@ impl Prompt {
     }
 }
 
-/// Layers and hidden size of an object of that many bytes: two planes of 16-bit numbers.
-fn shape(object_bytes: u64, chunk_tokens: u64) -> Option<(i64, i64)> {
-    let per_token = object_bytes / (PLANES * chunk_tokens * NUMBER_BYTES);
-    let hidden = per_token.min(HIDDEN_MAX);
-    let layers = per_token.checked_div(hidden)?;
-    let bytes = PLANES * layers * chunk_tokens * hidden * NUMBER_BYTES;
-    (bytes == object_bytes).then_some((layers as i64, hidden as i64))
+/// Planes, layers and hidden size of an object of that many bytes: two planes of 16-bit numbers, or
+/// one where two are too many.
+fn shape(object_bytes: u64, chunk_tokens: u64) -> Option<(u64, i64, i64)> {
+    [2, 1].into_iter().find_map(|planes| {
+        let per_token = object_bytes / (planes * chunk_tokens * NUMBER_BYTES);
+        let hidden = per_token.min(HIDDEN_MAX);
+        let layers = per_token.checked_div(hidden)?;
+        let bytes = planes * layers * chunk_tokens * hidden * NUMBER_BYTES;
+        (bytes == object_bytes).then_some((planes, layers as i64, hidden as i64))
+    })
 }
 
 fn pool_of(value: &[u8]) -> Option<(String, u64)> {
@@ -269,10 +272,9 @@ pub fn slots_of(value: Option<&[u8]>) -> Option<Vec<Slot>> {
 }
 
 /// Ten seconds and more.
-const STORE_ATTEMPTS: u32 = 200;
-const STORE_PAUSE: Duration = Duration::from_millis(50);
+pub const STORE_ATTEMPTS: u32 = 200;
+pub const STORE_PAUSE: Duration = Duration::from_millis(50);
 const MSGPACK_TRUE: u8 = 0xc3;
-const PLANES: u64 = 2;
 const NUMBER_BYTES: u64 = 2;
 const HIDDEN_MAX: u64 = 128;
 const BLOCK_TOKENS: i64 = 16;
@@ -289,9 +291,11 @@ mod tests {
 
     #[test]
     fn objects_of_the_wished_size_have_a_shape_or_none() {
-        assert_eq!(shape(8 << 10, 256), Some((1, 8)));
-        assert_eq!(shape(256 << 10, 256), Some((2, 128)));
-        assert_eq!(shape(8 << 20, 256), Some((64, 128)));
+        assert_eq!(shape(8 << 10, 256), Some((2, 1, 8)));
+        assert_eq!(shape(256 << 10, 256), Some((2, 2, 128)));
+        assert_eq!(shape(8 << 20, 256), Some((2, 64, 128)));
+        assert_eq!(shape(512, 256), Some((1, 1, 1)));
+        assert_eq!(shape(512, 16), Some((2, 1, 8)));
         assert_eq!(shape(100, 256), None, "less than a number per token");
         assert_eq!(shape(8 << 10, 300), None);
     }

@@ -54,6 +54,14 @@ pub struct BenchFlags {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1 << 20),
         value_name = "MIB")]
     pub transfer_mib: u64,
+    /// Before anything is measured: store so many objects at each server
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=FILL_OBJECTS_MAX),
+        value_name = "OBJECTS")]
+    pub fill: Option<u64>,
+    /// Their size
+    #[arg(long, default_value_t = 512, requires = "fill", value_name = "BYTES",
+        value_parser = clap::value_parser!(u64).range(1..=REQUEST_KIB << 10))]
+    pub fill_bytes: u64,
     /// Process of the first server, where it cannot be found by its port
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
@@ -120,6 +128,8 @@ impl BenchFlags {
             "rate": self.rate,
             "object_kib": self.object_kib,
             "transfer_mib": self.transfer_mib,
+            "fill": self.fill,
+            "fill_bytes": self.fill_bytes,
         })
     }
 }
@@ -153,6 +163,8 @@ fn object_kib(text: &str) -> Result<u64, String> {
 
 const CONNECTIONS_MAX: usize = 4096;
 const CHUNKS_MAX: u64 = 4096;
+/// As many as a server can be told to have places for.
+const FILL_OBJECTS_MAX: u64 = 1 << 28;
 /// One transfer moves 64 MiB.
 const REQUEST_KIB: u64 = 64 << 10;
 const QUICK_SECONDS: f64 = 0.1;

@@ -6,8 +6,8 @@ pub struct Progress(ProgressBar);
 
 impl Progress {
     /// Draws nothing where standard error is no terminal.
-    pub fn start(measurements: u64) -> Progress {
-        let bar = ProgressBar::with_draw_target(Some(measurements), ProgressDrawTarget::stderr());
+    pub fn start(steps: u64) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}, {eta} left");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Progress(bar)
@@ -20,6 +20,10 @@ impl Progress {
 
     pub fn advance(&self) {
         self.0.inc(1);
+    }
+
+    pub fn advance_by(&self, count: u64) {
+        self.0.inc(count);
     }
 
     /// A remark, not a figure.
