@@ -1,9 +1,10 @@
 //! Writers: only bytes whose writer has reported completion become readable.
 
-use crate::harness::{Bench, Got, MIB, Worker, config, connection, prompt};
+use crate::harness::{Bench, Got, MIB, Worker, config, connection, layout_of, prompt};
 use kvtide_core::effect::{Answer, Slot};
 use kvtide_core::event::{Ask, BodyOutcome};
 use kvtide_core::fact::{Abort, Fact, NoRoom, RequestFault};
+use kvtide_core::limits;
 use kvtide_core::names::ChunkHash;
 use kvtide_core::time::Duration;
 
@@ -199,6 +200,56 @@ fn i7_an_instance_that_unregisters_between_prepare_and_commit_publishes_nothing(
     assert_eq!(bench.hit(&other, "r", &prompt), 0);
     assert!(bench.commit_store(&other, &prompt, 0..3));
     bench.assert_quiet();
+}
+
+// Found by reading: a late commit without a registration was matched by its range alone, so a
+// double commit of one row ended the other row's copy while its worker was still writing.
+#[test]
+fn i6_a_late_commit_ends_the_copies_of_its_own_row_and_tenant_only() {
+    let mut bench = Bench::new(config(8));
+    let first = Worker::new(1).with_rank(0, 2);
+    // One connection and one instance for both rows, as an engine with one client has it.
+    let others = [first.with_rank(1, 2), first.with_salt("other")];
+    bench.register(&first);
+    let prompt = prompt('a', 2);
+    bench.prepare_store(&first, &prompt, 0..2).slots();
+    others.iter().for_each(|other| drop(bench.prepare_store(other, &prompt, 0..2).slots()));
+    bench.unregister(&first);
+    assert_eq!(bench.status().condemned_bytes, 6 * MIB);
+    for _ in 0..3 {
+        assert!(!bench.commit_store(&first, &prompt, 0..2));
+        assert_eq!(bench.status().condemned_bytes, 4 * MIB, "the others still write");
+    }
+    assert!(!bench.commit_store(&others[0], &prompt, 0..2));
+    assert_eq!(bench.status().condemned_bytes, 2 * MIB);
+    assert!(!bench.commit_store(&first.with_model("gemma"), &prompt, 0..2));
+    assert_eq!(bench.status().condemned_bytes, 2 * MIB);
+    assert!(!bench.commit_store(&others[1], &prompt, 0..2));
+    bench.assert_quiet();
+}
+
+// Copies of one range under many registrations share no name, so nothing else bounds how many a
+// late commit could end at once.
+#[test]
+fn i6_a_late_commit_ends_no_more_copies_than_one_name_has() {
+    for layouts in [limits::COPIES_PER_NAME_MAX as u64, limits::COPIES_PER_NAME_MAX as u64 + 1] {
+        let mut bench = Bench::new(config(16));
+        let worker = Worker::new(1);
+        let prompt = prompt('a', 1);
+        for step in 1..=layouts {
+            let worker = worker.with_layout(layout_of(step * 4096));
+            bench.register(&worker);
+            bench.prepare_store(&worker, &prompt, 0..1).slots();
+        }
+        bench.unregister(&worker);
+        for _ in 0..=layouts {
+            assert!(!bench.commit_store(&worker, &prompt, 0..1));
+        }
+        let is_bounded = layouts <= limits::COPIES_PER_NAME_MAX as u64;
+        assert_eq!(bench.status().condemned_bytes == 0, is_bounded, "{layouts} layouts");
+        bench.end_connection(&worker);
+        bench.assert_quiet();
+    }
 }
 
 // Found by reading: a commit over shared memory under the key of a body that was still arriving

@@ -185,7 +185,7 @@ impl Model {
     }
 
     /// The same for an instance that is registered no more: its own request's copies of that range,
-    /// over the connection that commits, of registrations that have ended.
+    /// at that rank, over the connection that commits, of registrations that have ended.
     pub(super) fn commit_late(&mut self, kind: Kind, transfer: Transfer) -> Vec<u64> {
         let range = transfer.range;
         let last = range.keys().hashes.last().filter(|_| !range.is_empty()).copied();
@@ -200,9 +200,15 @@ impl Model {
                 && copy.name.first_chunk == range.first_chunk
                 && copy.name.end_chunk == range.end_chunk
                 && copy.name.last == last
+                && (&copy.name.scope.model, &copy.name.scope.salt) == (&range.model, &range.salt)
+                && copy.name.scope.world_size == range.world_size
+                && Some(copy.name.scope.rank) == range.worker
         };
         let copies = self.copies.iter().filter(|(_, copy)| is_wanted(copy));
-        let numbers = copies.map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> = copies.map(|(number, _)| *number).collect();
+        if numbers.len() > COPIES_PER_NAME {
+            return Vec::new();
+        }
         self.count(kind, numbers)
     }
 

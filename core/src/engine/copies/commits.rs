@@ -15,7 +15,7 @@ use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::Abort;
 use crate::limits::COPIES_PER_NAME_MAX;
-use crate::names::{Connection, InstanceId};
+use crate::names::{Connection, InstanceId, KvRank};
 use crate::slots::SlotName;
 use smallvec::SmallVec;
 
@@ -44,9 +44,9 @@ impl Copies {
         self.count(names, key.kind)
     }
 
-    /// A late commit of an instance that is registered no more. Nothing of it is published, but its
-    /// client has said that it is done with its slots. Without a registration the copy's scope is
-    /// not known; its request, connection and range are.
+    /// A late commit of an instance that is registered no more, or with another layout. Nothing of
+    /// it is published, but its client has said that it is done with its slots. The copy's layout
+    /// is not known any more; its request, connection, range, row and tenant are.
     pub fn commit_unregistered(
         &mut self,
         turn: &mut Turn,
@@ -55,19 +55,52 @@ impl Copies {
         instance: InstanceId,
         keys: &Keys,
     ) {
-        let (chunks, last) = (keys.chunks(), last_hash(keys));
-        let Some(owned) = self.by_connection.get(&by.connection) else { return };
-        turn.work.spend_steps(owned.names.len().min(LATE_COPIES_MAX));
+        let names = self.orphans(turn, by, kind, instance, keys);
+        // One event ends no more than any other commit could. Whoever has left more copies behind
+        // waits for the end of its connection.
+        if names.len() > COPIES_PER_NAME_MAX {
+            return;
+        }
+        let Commit::Of(names) = self.count(names, kind) else { return };
+        for name in names {
+            match kind {
+                Kind::Store => drop(self.publish(turn, name, u32::MAX, Abort::Unregistered)),
+                Kind::Retrieve => self.was_read(turn, name),
+            }
+        }
+    }
+
+    /// A request's copies of one range at one rank whose registration has ended, oldest first.
+    fn orphans(
+        &self,
+        turn: &mut Turn,
+        by: Committer,
+        kind: Kind,
+        instance: InstanceId,
+        keys: &Keys,
+    ) -> SmallVec<[SlotName; 2]> {
         let mut names = SmallVec::new();
-        // Newest first; whoever left so many copies behind waits for the end of its connection.
+        if self.ended == 0 {
+            return names;
+        }
+        let (chunks, last) = (keys.chunks(), last_hash(keys));
+        let rank = keys.worker.and_then(|row| KvRank::of(keys.world_size, row));
+        let tenant = turn.l1.scopes.tenant(keys.model, keys.salt);
+        let (Some(rank), Some(tenant)) = (rank, tenant) else { return names };
+        let Some(owned) = self.by_connection.get(&by.connection) else { return names };
+        // Every one is a copy somewhere else in memory.
+        turn.spend(owned.names.len().min(LATE_COPIES_MAX).div_ceil(COPIES_PER_CELL));
         for name in owned.names.iter().rev().take(LATE_COPIES_MAX) {
             let copy = self.copies.find(*name).expect("listed while it exists");
             let key = &copy.key;
-            if (copy.request, key.kind, key.instance) == (by.request, kind, instance)
-                && (key.first_chunk, key.end_chunk, key.last) == (chunks.start, chunks.end, last)
-                && self.is_rest(copy)
-                && self.is_orphan(copy)
-            {
+            let is_named = (copy.request, key.kind, key.instance) == (by.request, kind, instance)
+                && (key.first_chunk, key.end_chunk, key.last) == (chunks.start, chunks.end, last);
+            if !is_named || !self.is_rest(copy) || !self.is_orphan(copy) {
+                continue;
+            }
+            // Its objects keep the scope named.
+            let scope = turn.l1.scopes.key(key.scope);
+            if (scope.tenant, scope.rank) == (tenant, rank) {
                 names.push(*name);
             }
         }
@@ -76,13 +109,7 @@ impl Copies {
             let copy = self.copies.find(*name).expect("listed while it exists");
             (copy.started, copy.at_connection)
         });
-        let Commit::Of(names) = self.count(names, kind) else { return };
-        for name in names {
-            match kind {
-                Kind::Store => drop(self.publish(turn, name, u32::MAX, Abort::Unregistered)),
-                Kind::Retrieve => self.was_read(turn, name),
-            }
-        }
+        names
     }
 
     fn count(&mut self, names: SmallVec<[SlotName; 2]>, kind: Kind) -> Commit {
@@ -158,3 +185,5 @@ impl Copies {
 /// Copies of one connection that a late commit is looked for among: far more than an engine has in
 /// flight.
 const LATE_COPIES_MAX: usize = 1024;
+/// Copies looked at for one cell's worth of work.
+const COPIES_PER_CELL: usize = 4;
