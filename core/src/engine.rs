@@ -291,13 +291,11 @@ impl Engine {
                 self.copies.prepare_retrieve(&mut turn, sessions, &asker, keys);
             }
             Ask::CommitRetrieve { .. } => {
-                let key = copies::pending_key(Kind::Retrieve, &asker, keys);
-                self.copies.commit_retrieve(&mut turn, asker.committer(), key);
+                self.copies.commit_retrieve(&mut turn, &asker, keys);
                 out.answer(reply, Answer::Bool(true));
             }
             Ask::CommitStore { inline_bytes: 0, .. } => {
-                let key = copies::pending_key(Kind::Store, &asker, keys);
-                self.copies.commit_store(&mut turn, &asker, key);
+                self.copies.commit_store(&mut turn, &asker, keys);
                 self.clients.has_mode(instance, Mode::SharedMemory);
             }
             Ask::CommitStore { .. } => {

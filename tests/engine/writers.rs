@@ -252,6 +252,29 @@ fn i6_a_late_commit_ends_no_more_copies_than_one_name_has() {
     }
 }
 
+// Found by reading: a commit that came after its instance had registered anew with another layout
+// found nothing under its name, and its slots stayed lent until its connection ended.
+#[test]
+fn i6_a_late_commit_after_another_layout_gives_its_slots_back() {
+    let (mut bench, [worker, _], prompt) = pair(8);
+    bench.store(&worker, &prompt, 0..1);
+    assert_eq!(bench.hit(&worker, "r", &prompt[..1]), 1);
+    bench.prepare_retrieve(&worker, "r", &prompt, 0..1).slots();
+    bench.prepare_store(&worker, &prompt, 1..3).slots();
+    let anew = worker.with_layout(layout_of(2 * MIB));
+    bench.register(&anew);
+    assert_eq!(bench.status().condemned_bytes, 2 * MIB);
+    assert!(!bench.commit_store(&anew, &prompt, 1..3), "nothing of it is published");
+    assert_eq!(bench.status().condemned_bytes, 0);
+    let lent = bench.prepare_store(&anew, &prompt, 1..3).slots();
+    assert_eq!(lent.len(), 2);
+    assert!(bench.commit_store(&anew, &prompt, 1..3));
+    bench.commit_retrieve(&anew, "r", &prompt, 0..1);
+    bench.end_session("r");
+    bench.outlast(Duration::from_secs(5));
+    bench.assert_quiet();
+}
+
 // Found by reading: a commit over shared memory under the key of a body that was still arriving
 // published what had not come yet, and the body's own answer was lost.
 #[test]

@@ -293,7 +293,7 @@ impl Asker {
     }
 }
 
-pub fn pending_key(kind: Kind, asker: &Asker, keys: &Keys) -> PendingKey {
+fn pending_key(kind: Kind, asker: &Asker, keys: &Keys) -> PendingKey {
     let chunks = keys.chunks();
     PendingKey {
         kind,

@@ -181,10 +181,14 @@ impl Model {
     /// as many commits have come. For readers of the same objects it does not matter which goes.
     pub(super) fn commit(&mut self, name: &Name, transfer: Transfer) -> Vec<u64> {
         let numbers = self.in_hand(name, transfer);
+        if numbers.is_empty() {
+            // Lent under another layout, to an instance that has registered anew since.
+            return self.commit_late(name.kind, transfer);
+        }
         self.count(name.kind, numbers)
     }
 
-    /// The same for an instance that is registered no more: its own request's copies of that range,
+    /// The same for an instance that is registered no more, or with another layout: its own request's copies of that range,
     /// at that rank, over the connection that commits, of registrations that have ended.
     pub(super) fn commit_late(&mut self, kind: Kind, transfer: Transfer) -> Vec<u64> {
         let range = transfer.range;
