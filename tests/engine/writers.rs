@@ -188,13 +188,14 @@ fn i7_an_instance_that_unregisters_between_prepare_and_commit_publishes_nothing(
     bench.take_told();
     bench.unregister(&worker);
     assert_eq!(aborts(&mut bench), [(Abort::Unregistered, 3)]);
+    let next = bench.prepare_store(&other, &prompt, 0..3).slots();
+    assert!(!overlap(&lent, &next), "it may still write");
     assert!(!bench.commit_store(&worker, &prompt, 0..3));
     let faulted = bench.take_told().into_iter().any(|told| {
         matches!(told.fact, Fact::RequestFaulted { fault: RequestFault::UnknownInstance, .. })
     });
     assert!(faulted);
-    let next = bench.prepare_store(&other, &prompt, 0..3).slots();
-    assert!(!overlap(&lent, &next), "it may still write");
+    assert_eq!(bench.status().condemned_bytes, 0, "it has said that it is done");
     bench.register(&worker);
     assert!(!bench.commit_store(&worker, &prompt, 0..3), "registered anew, it is still too late");
     assert_eq!(bench.hit(&other, "r", &prompt), 0);

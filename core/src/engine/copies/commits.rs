@@ -88,8 +88,7 @@ impl Copies {
         let tenant = turn.l1.scopes.tenant(keys.model, keys.salt);
         let (Some(rank), Some(tenant)) = (rank, tenant) else { return names };
         let Some(owned) = self.by_connection.get(&by.connection) else { return names };
-        // Every one is a copy somewhere else in memory.
-        turn.spend(owned.names.len().min(LATE_COPIES_MAX).div_ceil(COPIES_PER_CELL));
+        turn.work.spend_steps(owned.names.len().min(LATE_COPIES_MAX));
         for name in owned.names.iter().rev().take(LATE_COPIES_MAX) {
             let copy = self.copies.find(*name).expect("listed while it exists");
             let key = &copy.key;
@@ -184,6 +183,4 @@ impl Copies {
 
 /// Copies of one connection that a late commit is looked for among: far more than an engine has in
 /// flight.
-const LATE_COPIES_MAX: usize = 1024;
-/// Copies looked at for one cell's worth of work.
-const COPIES_PER_CELL: usize = 4;
+const LATE_COPIES_MAX: usize = 512;
