@@ -276,6 +276,57 @@ fn i6_a_late_commit_after_another_layout_gives_its_slots_back() {
     bench.assert_quiet();
 }
 
+// Found by reading: the body of a client that sends its bytes went past a reservation of the same
+// request that had been given up, and its slots stayed lent until the end of the connection.
+#[test]
+fn i2_a_body_gives_back_what_its_client_never_writes_to() {
+    type Way = fn(&mut Bench, &Worker);
+    let ways: [(&str, Way); 5] = [
+        ("write TTL", |bench, _| bench.outlast(bench.engine.config().write_ttl)),
+        ("forced clear", |bench, _| bench.clear(true)),
+        ("registered anew", |bench, worker| {
+            bench.unregister(worker);
+            bench.register(worker);
+        }),
+        ("another layout", |bench, worker| {
+            let layout = layout_of(2 * MIB);
+            bench.register(&worker.with_layout(layout));
+        }),
+        ("not registered", |bench, worker| bench.unregister(worker)),
+    ];
+    for (name, way) in ways {
+        for writes_slots in [false, true] {
+            let mut config = config(8);
+            config.reap_after = Duration::ZERO;
+            let mut bench = Bench::new(config);
+            let (worker, prompt) = (Worker::new(1), prompt('a', 2));
+            bench.register(&worker);
+            if writes_slots {
+                bench.store(&worker, &crate::harness::prompt('b', 1), 0..1);
+            }
+            bench.prepare_store(&worker, &prompt, 0..2).slots();
+            way(&mut bench, &worker);
+            let other = Worker { connection: connection(9), ..worker };
+            for (asker, range) in [(&worker, 0..1), (&other, 0..2)] {
+                let got = bench.commit_inline(asker, &prompt, range);
+                if let Got::Receiving { ticket, .. } = got {
+                    bench.end_receive(ticket, 0, BodyOutcome::Malformed);
+                }
+            }
+            bench.settle();
+            assert_eq!(bench.status().lent_bytes, 2 * MIB, "{name}: not theirs");
+            if let Got::Receiving { ticket, .. } = bench.commit_inline(&worker, &prompt, 0..2) {
+                bench.end_receive(ticket, 2, BodyOutcome::Whole);
+            }
+            bench.settle();
+            let left = if writes_slots { 2 * MIB } else { 0 };
+            assert_eq!(bench.status().lent_bytes, left, "{name}");
+            bench.end_connection(&worker);
+            bench.assert_quiet();
+        }
+    }
+}
+
 // Found by reading: a commit over shared memory under the key of a body that was still arriving
 // published what had not come yet, and the body's own answer was lost.
 #[test]

@@ -111,6 +111,8 @@ pub(crate) struct Copy {
 struct Owned {
     names: Vec<SlotName>,
     ended: Option<Abort>,
+    /// The instance of an ended registration had been seen to write to its slots.
+    wrote_slots: bool,
 }
 
 /// Which instance asks, as its registration says.

@@ -46,6 +46,8 @@ pub struct Copy {
     pub(super) is_given_up: bool,
     /// The registration that it was lent under has ended.
     pub(super) is_orphan: bool,
+    /// Its instance had been seen to write to slots by then.
+    pub(super) wrote_slots: bool,
 }
 
 impl Copy {
@@ -125,6 +127,7 @@ impl Model {
             was_read: false,
             is_given_up: false,
             is_orphan: false,
+            wrote_slots: false,
         }
     }
 
@@ -191,6 +194,28 @@ impl Model {
     /// The same for an instance that is registered no more, or with another layout: its own request's copies of that range,
     /// at that rank, over the connection that commits, of registrations that have ended.
     pub(super) fn commit_late(&mut self, kind: Kind, transfer: Transfer) -> Vec<u64> {
+        let numbers = self.orphans(kind, transfer);
+        self.count(kind, numbers)
+    }
+
+    /// Whoever sends its bytes does not write to the slots that it had for them: those of them that
+    /// were given up are nobody's any more.
+    pub(super) fn body_came(&mut self, name: Option<&Name>, transfer: Transfer) {
+        let mut numbers = self.orphans(Kind::Store, transfer);
+        numbers.retain(|number| !self.copies[number].wrote_slots);
+        if let Some(name) = name {
+            numbers.extend(self.in_hand(name, transfer).into_iter().filter(|number| {
+                let copy = &self.copies[number];
+                copy.request == transfer.range.request
+                    && copy.connection == transfer.connection
+                    && !copy.is_orphan
+                    && !copy.objects.iter().all(|(_, number)| self.is_wanted(*number))
+            }));
+        }
+        numbers.iter().for_each(|number| drop(self.copies.remove(number)));
+    }
+
+    fn orphans(&self, kind: Kind, transfer: Transfer) -> Vec<u64> {
         let range = transfer.range;
         let last = range.keys().hashes.last().filter(|_| !range.is_empty()).copied();
         let is_wanted = |copy: &Copy| {
@@ -213,7 +238,7 @@ impl Model {
         if numbers.len() > COPIES_PER_NAME {
             return Vec::new();
         }
-        self.count(kind, numbers)
+        numbers
     }
 
     fn count(&mut self, kind: Kind, numbers: Vec<u64>) -> Vec<u64> {

@@ -9,7 +9,7 @@
 //! very same objects need no such care: any one of them may be let go. A reader's commit comes
 //! after a miss as well and never ends another request's read.
 
-use super::{Copies, Copy, Kind, PendingKey, last_hash};
+use super::{Copies, Copy, Ending, Kind, PendingKey, last_hash};
 use crate::engine::l1::L1;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
@@ -56,11 +56,6 @@ impl Copies {
         keys: &Keys,
     ) {
         let names = self.orphans(turn, by, kind, instance, keys);
-        // One event ends no more than any other commit could. Whoever has left more copies behind
-        // waits for the end of its connection.
-        if names.len() > COPIES_PER_NAME_MAX {
-            return;
-        }
         let Commit::Of(names) = self.count(names, kind) else { return };
         for name in names {
             match kind {
@@ -70,7 +65,46 @@ impl Copies {
         }
     }
 
-    /// A request's copies of one range at one rank whose registration has ended, oldest first.
+    /// A body of an instance that is registered no more, or with another layout: whoever sends
+    /// bytes does not write to the slots that it had for them.
+    pub fn body_unregistered(
+        &mut self,
+        turn: &mut Turn,
+        by: Committer,
+        instance: InstanceId,
+        keys: &Keys,
+    ) {
+        let mut names = self.orphans(turn, by, Kind::Store, instance, keys);
+        names.retain(|name| self.copies.find(*name).is_some_and(|copy| !self.wrote_slots(copy)));
+        self.end_unwritten(turn, names);
+    }
+
+    /// The same within one registration: slots of the body's own request that were given up, by a
+    /// write TTL or a forced clear. They would stay lent until the end of the connection.
+    pub(super) fn end_given_up(&mut self, turn: &mut Turn, key: &PendingKey, by: Committer) {
+        let mut names = self.at_rest(key, by);
+        names.retain(|name| {
+            let copy = self.copies.find(*name).expect("listed while it exists");
+            turn.work.spend_steps(copy.objects.len());
+            let is_given_up = || copy.objects.iter().any(|id| !turn.l1.can_commit(*id));
+            (copy.request, copy.connection) == (by.request, by.connection)
+                && !self.is_orphan(copy)
+                && (copy.condemned.is_some() || is_given_up())
+        });
+        self.end_unwritten(turn, names);
+    }
+
+    fn end_unwritten(&mut self, turn: &mut Turn, names: SmallVec<[SlotName; 2]>) {
+        for name in names {
+            let why = self.copies.find(name).and_then(|copy| self.given_up(copy));
+            self.end_lent(name);
+            self.end(turn, name, Ending::Abort(why.unwrap_or(Abort::ForcedClear)));
+        }
+    }
+
+    /// A request's copies of one range at one rank whose registration has ended, oldest first. None
+    /// where they are more than one name has, so that one event ends no more than any other commit
+    /// could: they wait for the end of their connection.
     fn orphans(
         &self,
         turn: &mut Turn,
@@ -102,6 +136,9 @@ impl Copies {
             if (scope.tenant, scope.rank) == (tenant, rank) {
                 names.push(*name);
             }
+        }
+        if names.len() > COPIES_PER_NAME_MAX {
+            return SmallVec::new();
         }
         // As old ones first as where they are found by name.
         names.sort_by_key(|name| {

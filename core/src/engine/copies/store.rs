@@ -73,6 +73,10 @@ impl Copies {
         // An instance that commits its slots may still be writing to them: a body that it sends
         // for once goes elsewhere.
         let writes_slots = !asker.offers.1;
+        if !writes_slots {
+            self.body_unregistered(turn, asker.committer(), asker.instance, keys);
+            self.end_given_up(turn, &key, asker.committer());
+        }
         let pending = self.only_pending(turn.l1, &key, asker.committer()).filter(|_| !writes_slots);
         let name = match pending {
             Some(name) => name,
