@@ -43,6 +43,8 @@ pub const WAITS_PER_SESSION_MAX: usize = 64;
 pub const WAITS_MAX: usize = 65_536;
 /// Tenant quotas.
 pub const QUOTAS_MAX: usize = 4096;
+/// Bytes of the salt that a quota is for.
+pub const QUOTA_SALT_BYTES_MAX: usize = 1024;
 /// Refusals kept for `/status`, newest last.
 pub const REFUSALS_KEPT: usize = 64;
 /// Longest `wait_prefetch_status`, seconds (design §7).

@@ -6,7 +6,7 @@
 use crate::config::{Limits, PoolKind};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::layouts::Layouts;
-use crate::engine::memory::{map_bytes, slots_bytes};
+use crate::engine::memory::{TEXT_BYTES, map_bytes, slots_bytes};
 use crate::engine::turn::Turn;
 use crate::event::Registration;
 use crate::fact::{Fact, InstanceEnd};
@@ -97,7 +97,7 @@ impl Clients {
             + map_bytes::<InstanceId, SlotName>(limits.instances)
             + map_bytes::<InstanceId, ()>(limits.told)
             + (limits.told * size_of::<InstanceId>()) as u64
-            + (limits.instances * crate::limits::MODEL_BYTES_MAX) as u64
+            + (limits.instances * (TEXT_BYTES + crate::limits::MODEL_BYTES_MAX)) as u64
     }
 
     pub fn register(
