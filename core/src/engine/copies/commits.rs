@@ -14,7 +14,7 @@ use crate::engine::l1::L1;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::Abort;
-use crate::limits::COPIES_PER_NAME_MAX;
+use crate::limits::{COPIES_PER_NAME_MAX, LATE_COPIES_MAX};
 use crate::names::{Connection, InstanceId, KvRank};
 use crate::slots::SlotName;
 use smallvec::SmallVec;
@@ -217,7 +217,3 @@ impl Copies {
             && !self.is_cut(copy)
     }
 }
-
-/// Copies of one connection that a late commit is looked for among: far more than an engine has in
-/// flight.
-const LATE_COPIES_MAX: usize = 512;
