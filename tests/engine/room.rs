@@ -188,7 +188,7 @@ fn with_leased(runs: u32, leased: impl Fn(u32) -> bool) -> (Bench, Worker) {
 // Found by reading: when the run that had given a slot had no other that could go, the request gave
 // up instead of asking for the next run.
 #[test]
-fn f16_a_store_takes_what_every_run_can_give() {
+fn p7_a_store_takes_what_every_run_can_give() {
     let (mut bench, worker) = with_leased(16, |at| at % 4 > 0);
     assert_eq!(bench.prepare_store(&worker, &prompt('n', 16), 0..16).slots().len(), 16);
     let told = bench.take_told();
@@ -201,7 +201,7 @@ fn f16_a_store_takes_what_every_run_can_give() {
 // Found by reading: a run with many held objects in front was chosen, and given up, by every
 // request anew.
 #[test]
-fn f16_held_objects_in_front_of_the_coldest_run_are_looked_past() {
+fn p7_held_objects_in_front_of_the_coldest_run_are_looked_past() {
     let mut config = without_watermark(8);
     config.limits.work_units = 24;
     config.l1_align_bytes = 4096;
