@@ -102,6 +102,23 @@ impl BitTree {
         None
     }
 
+    /// The smallest number of `from..end` that is not a member, and the words that were looked at.
+    pub fn next_absent(&self, from: usize, end: usize) -> (Option<usize>, usize) {
+        let end = end.min(self.len);
+        let mut at = from;
+        let mut words = 0;
+        while at < end {
+            words += 1;
+            let absent = !self.levels[0][at / 64] & (u64::MAX << (at % 64));
+            if absent != 0 {
+                let found = at / 64 * 64 + absent.trailing_zeros() as usize;
+                return (Some(found).filter(|found| *found < end), words);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        (None, words)
+    }
+
     pub fn first(&self) -> Option<usize> {
         self.next_from(0)
     }
@@ -160,6 +177,21 @@ mod tests {
         assert_eq!(set.next_from(4097), Some(299_999));
         set.remove(299_999);
         assert_eq!(set.next_from(4097), None);
+    }
+
+    #[test]
+    fn absent_numbers_are_found_by_words() {
+        let mut set = BitTree::new(1000);
+        set.insert_range(3, 500);
+        assert_eq!(set.next_absent(0, 1000), (Some(0), 1));
+        assert_eq!(set.next_absent(3, 1000), (Some(503), 8));
+        assert_eq!(set.next_absent(3, 503), (None, 8));
+        assert_eq!(set.next_absent(64, 128), (None, 1));
+        set.remove(70);
+        assert_eq!(set.next_absent(5, 1000), (Some(70), 2));
+        set.insert_range(503, 497);
+        assert_eq!(set.next_absent(990, 2000), (None, 1));
+        assert_eq!(set.next_absent(1000, 1000), (None, 0));
     }
 
     #[test]

@@ -291,13 +291,11 @@ impl Engine {
                 self.copies.prepare_retrieve(&mut turn, sessions, &asker, keys);
             }
             Ask::CommitRetrieve { .. } => {
-                let key = copies::pending_key(Kind::Retrieve, &asker, keys);
-                self.copies.commit_retrieve(&mut turn, asker.committer(), key);
+                self.copies.commit_retrieve(&mut turn, &asker, keys);
                 out.answer(reply, Answer::Bool(true));
             }
             Ask::CommitStore { inline_bytes: 0, .. } => {
-                let key = copies::pending_key(Kind::Store, &asker, keys);
-                self.copies.commit_store(&mut turn, &asker, key);
+                self.copies.commit_store(&mut turn, &asker, keys);
                 self.clients.has_mode(instance, Mode::SharedMemory);
             }
             Ask::CommitStore { .. } => {
@@ -310,13 +308,19 @@ impl Engine {
     /// A commit that its registration has not lived to see ends its copy all the same.
     fn commit_late(&mut self, reply: Reply, ask: &Ask<'_>, out: &mut Outbox) {
         let (instance, keys, kind) = match ask {
-            Ask::CommitStore { instance, keys, inline_bytes: 0 } => (instance, keys, Kind::Store),
-            Ask::CommitRetrieve { instance, keys } => (instance, keys, Kind::Retrieve),
+            Ask::CommitStore { instance, keys, .. } => (*instance, keys, Kind::Store),
+            Ask::CommitRetrieve { instance, keys } => (*instance, keys, Kind::Retrieve),
             _ => return,
         };
         let request = self.copies.request_hash(keys.request);
         let by = Committer { request, connection: reply.connection };
-        self.copies.commit_unregistered(&mut turn!(self, out), by, kind, *instance, keys);
+        let mut turn = turn!(self, out);
+        match ask {
+            Ask::CommitStore { inline_bytes: 1.., .. } => {
+                self.copies.body_unregistered(&mut turn, by, instance, keys);
+            }
+            _ => self.copies.commit_unregistered(&mut turn, by, kind, instance, keys),
+        }
     }
 
     fn register(&mut self, reply: Reply, registration: &Registration<'_>, out: &mut Outbox) {
@@ -339,8 +343,8 @@ impl Engine {
             Registered::Full => {
                 return self.refuse(reply, instance, model, Refusal::InstancesFull, out);
             }
-            Registered::Replaced(registration) => {
-                self.copies.instance_ended(&mut turn, registration, Abort::Replaced);
+            Registered::Replaced(ended) => {
+                self.copies.instance_ended(&mut turn, ended, Abort::Replaced);
             }
             Registered::New | Registered::Known => {}
         }
@@ -368,8 +372,8 @@ impl Engine {
     ) {
         let mut turn = turn!(self, out);
         let ended = self.clients.end(&mut turn, &mut self.layouts, instance, why);
-        if let Some(registration) = ended {
-            self.copies.instance_ended(&mut turn, registration, abort);
+        if let Some(ended) = ended {
+            self.copies.instance_ended(&mut turn, ended, abort);
         }
     }
 

@@ -5,8 +5,15 @@
 /// ticket that it is about: its one answer names all of them.
 pub const WORK_UNITS: usize = 4096;
 /// So far may a turn get beyond its units: rows of one chunk are visited together, and a session
-/// that ends takes its rows and parked waits with it.
-pub const WORK_OVERSHOOT: usize = 3 * WORLD_SIZE_MAX as usize + WAITS_PER_SESSION_MAX;
+/// that ends takes its rows and parked waits with it, and a late commit or body is looked for among
+/// the copies of its connection.
+pub const WORK_OVERSHOOT: usize =
+    3 * WORLD_SIZE_MAX as usize + WAITS_PER_SESSION_MAX + LATE_COPIES_CELLS;
+/// Copies of one connection that a late commit is looked for among, newest first: far more than an
+/// engine has in flight.
+pub const LATE_COPIES_MAX: usize = 512;
+/// What looking through them counts for.
+pub const LATE_COPIES_CELLS: usize = LATE_COPIES_MAX / 16;
 /// Chunks of one request: a million tokens at 256. A longer prompt hits this far; a transfer that
 /// ends beyond it is refused.
 pub const REQUEST_CHUNKS_MAX: usize = 4096;
@@ -43,6 +50,8 @@ pub const WAITS_PER_SESSION_MAX: usize = 64;
 pub const WAITS_MAX: usize = 65_536;
 /// Tenant quotas.
 pub const QUOTAS_MAX: usize = 4096;
+/// Bytes of the salt that a quota is for.
+pub const QUOTA_SALT_BYTES_MAX: usize = 1024;
 /// Refusals kept for `/status`, newest last.
 pub const REFUSALS_KEPT: usize = 64;
 /// Longest `wait_prefetch_status`, seconds (design §7).

@@ -199,7 +199,7 @@ impl Bench {
         let work = self.engine.work();
         let units = self.engine.config().limits.work_units;
         // Rows of one chunk go together, and a session that ends takes its rows and waits along.
-        let overshoot = 3 * self.rows_max + PARKED_MAX;
+        let overshoot = 3 * self.rows_max + PARKED_MAX + limits::LATE_COPIES_CELLS;
         let own = match input {
             Input::Asked { call, .. } => call.range().map_or(0, Range::len) as usize,
             Input::SendEnded { .. } | Input::ReceiveEnded { .. } => self.chunks_max,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     LateCommitRefused,
+    LateCommitGaveBack,
     CondemnedFreedAtClose,
     EvictedOnDemand,
     EvictionPass,
@@ -48,6 +49,7 @@ pub enum State {
 impl State {
     pub const ALL: &[State] = &[
         State::LateCommitRefused,
+        State::LateCommitGaveBack,
         State::CondemnedFreedAtClose,
         State::EvictedOnDemand,
         State::EvictionPass,
@@ -89,6 +91,7 @@ impl State {
     pub fn name(self) -> &'static str {
         match self {
             State::LateCommitRefused => "a late commit was refused",
+            State::LateCommitGaveBack => "a late commit without a registration gave its slots back",
             State::CondemnedFreedAtClose => "condemned memory came back with its connection's end",
             State::EvictedOnDemand => "a store evicted what was in its way",
             State::EvictionPass => "the tick freed above the watermark",

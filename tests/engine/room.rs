@@ -165,6 +165,73 @@ fn f17_a_full_pool_refuses_with_its_reason_and_recovers_at_once() {
     assert_eq!(bench.hit(&worker, "r", &wanted), 1);
 }
 
+/// A full pool: runs of four objects, those leased that are named, and before them in the order so
+/// many objects of another size that none of theirs stands near its head.
+fn with_leased(runs: u32, leased: impl Fn(u32) -> bool) -> (Bench, Worker) {
+    let mut bench = Bench::new(without_watermark(runs as u64 + 36));
+    let worker = Worker::new(1).with_layout(layout_of(MIB / 4));
+    let large = Worker::new(2).with_model("large").with_layout(layout_of(MIB / 2));
+    bench.register(&worker);
+    bench.register(&large);
+    assert_eq!(bench.store(&large, &prompt('l', 72), 0..72).len(), 72);
+    for at in 0..4 * runs {
+        let one = [prompt('p', at + 1)[at as usize]];
+        assert_eq!(bench.store(&worker, &one, 0..1).len(), 1);
+        if leased(at) {
+            assert_eq!(bench.hit(&worker, &at.to_string(), &one), 1);
+        }
+    }
+    bench.take_told();
+    (bench, worker)
+}
+
+// Found by reading: when the run that had given a slot had no other that could go, the request gave
+// up instead of asking for the next run.
+#[test]
+fn p7_a_store_takes_what_every_run_can_give() {
+    let (mut bench, worker) = with_leased(16, |at| at % 4 > 0);
+    assert_eq!(bench.prepare_store(&worker, &prompt('n', 16), 0..16).slots().len(), 16);
+    let told = bench.take_told();
+    let gone = evicted(&told, Removal::Pressure);
+    assert_eq!(gone.len(), 16, "no window was emptied for it");
+    assert!(gone.iter().all(|key| key.bytes == MIB / 4));
+    assert_eq!(refused(&told), []);
+}
+
+// Found by reading: a run with many held objects in front was chosen, and given up, by every
+// request anew.
+#[test]
+fn p7_held_objects_in_front_of_the_coldest_run_are_looked_past() {
+    let mut config = without_watermark(8);
+    config.limits.work_units = 24;
+    config.l1_align_bytes = 4096;
+    let mut bench = Bench::new(config);
+    let worker = Worker::new(1).with_layout(layout_of(4096));
+    let other = Worker::new(2).with_model("other").with_layout(layout_of(2 * 4096));
+    bench.register(&worker);
+    bench.register(&other);
+    // Objects of another size fill all blocks but one and come first in the order.
+    for part in 0..7 {
+        let letter = (b'a' + part) as char;
+        assert_eq!(bench.store(&other, &prompt(letter, 128), 0..128).len(), 128);
+    }
+    let mine = prompt('m', 256);
+    assert_eq!(bench.store(&worker, &mine, 0..256).len(), 256);
+    bench.lookup(&worker, "holder", &mine[..250], 1);
+    bench.settle();
+    bench.take_told();
+    let new = prompt('n', 1);
+    let mut tries = 0;
+    while bench.store(&worker, &new, 0..1).is_empty() {
+        tries += 1;
+        assert_eq!(refused(&bench.take_told()), [(NoRoom::Busy, 1)]);
+        assert!(tries < 20, "every try goes on where the last one ended");
+    }
+    assert!(tries > 0, "one turn does not reach so far");
+    let gone = evicted(&bench.take_told(), Removal::Pressure);
+    assert_eq!(gone.iter().map(|key| key.bytes).collect::<Vec<_>>(), [4096]);
+}
+
 #[test]
 fn f17_an_arena_that_still_grows_says_so() {
     let mut bench = Bench::without_arena(without_watermark(4));

@@ -1,9 +1,10 @@
 //! Writers: only bytes whose writer has reported completion become readable.
 
-use crate::harness::{Bench, Got, MIB, Worker, config, connection, prompt};
+use crate::harness::{Bench, Got, MIB, Worker, config, connection, layout_of, prompt};
 use kvtide_core::effect::{Answer, Slot};
 use kvtide_core::event::{Ask, BodyOutcome};
 use kvtide_core::fact::{Abort, Fact, NoRoom, RequestFault};
+use kvtide_core::limits;
 use kvtide_core::names::ChunkHash;
 use kvtide_core::time::Duration;
 
@@ -187,18 +188,143 @@ fn i7_an_instance_that_unregisters_between_prepare_and_commit_publishes_nothing(
     bench.take_told();
     bench.unregister(&worker);
     assert_eq!(aborts(&mut bench), [(Abort::Unregistered, 3)]);
+    let next = bench.prepare_store(&other, &prompt, 0..3).slots();
+    assert!(!overlap(&lent, &next), "it may still write");
     assert!(!bench.commit_store(&worker, &prompt, 0..3));
     let faulted = bench.take_told().into_iter().any(|told| {
         matches!(told.fact, Fact::RequestFaulted { fault: RequestFault::UnknownInstance, .. })
     });
     assert!(faulted);
-    let next = bench.prepare_store(&other, &prompt, 0..3).slots();
-    assert!(!overlap(&lent, &next), "it may still write");
+    assert_eq!(bench.status().condemned_bytes, 0, "it has said that it is done");
     bench.register(&worker);
     assert!(!bench.commit_store(&worker, &prompt, 0..3), "registered anew, it is still too late");
     assert_eq!(bench.hit(&other, "r", &prompt), 0);
     assert!(bench.commit_store(&other, &prompt, 0..3));
     bench.assert_quiet();
+}
+
+// Found by reading: a late commit without a registration was matched by its range alone, so a
+// double commit of one row ended the other row's copy while its worker was still writing.
+#[test]
+fn i6_a_late_commit_ends_the_copies_of_its_own_row_and_tenant_only() {
+    let mut bench = Bench::new(config(8));
+    let first = Worker::new(1).with_rank(0, 2);
+    // One connection and one instance for both rows, as an engine with one client has it.
+    let others = [first.with_rank(1, 2), first.with_salt("other")];
+    bench.register(&first);
+    let prompt = prompt('a', 2);
+    bench.prepare_store(&first, &prompt, 0..2).slots();
+    others.iter().for_each(|other| drop(bench.prepare_store(other, &prompt, 0..2).slots()));
+    bench.unregister(&first);
+    assert_eq!(bench.status().condemned_bytes, 6 * MIB);
+    for _ in 0..3 {
+        assert!(!bench.commit_store(&first, &prompt, 0..2));
+        assert_eq!(bench.status().condemned_bytes, 4 * MIB, "the others still write");
+    }
+    assert!(!bench.commit_store(&others[0], &prompt, 0..2));
+    assert_eq!(bench.status().condemned_bytes, 2 * MIB);
+    assert!(!bench.commit_store(&first.with_model("gemma"), &prompt, 0..2));
+    assert_eq!(bench.status().condemned_bytes, 2 * MIB);
+    assert!(!bench.commit_store(&others[1], &prompt, 0..2));
+    bench.assert_quiet();
+}
+
+// Copies of one range under many registrations share no name, so nothing else bounds how many a
+// late commit could end at once.
+#[test]
+fn i6_a_late_commit_ends_no_more_copies_than_one_name_has() {
+    for layouts in [limits::COPIES_PER_NAME_MAX as u64, limits::COPIES_PER_NAME_MAX as u64 + 1] {
+        let mut bench = Bench::new(config(16));
+        let worker = Worker::new(1);
+        let prompt = prompt('a', 1);
+        for step in 1..=layouts {
+            let worker = worker.with_layout(layout_of(step * 4096));
+            bench.register(&worker);
+            bench.prepare_store(&worker, &prompt, 0..1).slots();
+        }
+        bench.unregister(&worker);
+        for _ in 0..=layouts {
+            assert!(!bench.commit_store(&worker, &prompt, 0..1));
+        }
+        let is_bounded = layouts <= limits::COPIES_PER_NAME_MAX as u64;
+        assert_eq!(bench.status().condemned_bytes == 0, is_bounded, "{layouts} layouts");
+        bench.end_connection(&worker);
+        bench.assert_quiet();
+    }
+}
+
+// Found by reading: a commit that came after its instance had registered anew with another layout
+// found nothing under its name, and its slots stayed lent until its connection ended.
+#[test]
+fn i6_a_late_commit_after_another_layout_gives_its_slots_back() {
+    let (mut bench, [worker, _], prompt) = pair(8);
+    bench.store(&worker, &prompt, 0..1);
+    assert_eq!(bench.hit(&worker, "r", &prompt[..1]), 1);
+    bench.prepare_retrieve(&worker, "r", &prompt, 0..1).slots();
+    bench.prepare_store(&worker, &prompt, 1..3).slots();
+    let anew = worker.with_layout(layout_of(2 * MIB));
+    bench.register(&anew);
+    assert_eq!(bench.status().condemned_bytes, 2 * MIB);
+    assert!(!bench.commit_store(&anew, &prompt, 1..3), "nothing of it is published");
+    assert_eq!(bench.status().condemned_bytes, 0);
+    let lent = bench.prepare_store(&anew, &prompt, 1..3).slots();
+    assert_eq!(lent.len(), 2);
+    assert!(bench.commit_store(&anew, &prompt, 1..3));
+    bench.commit_retrieve(&anew, "r", &prompt, 0..1);
+    bench.end_session("r");
+    bench.outlast(Duration::from_secs(5));
+    bench.assert_quiet();
+}
+
+// Found by reading: the body of a client that sends its bytes went past a reservation of the same
+// request that had been given up, and its slots stayed lent until the end of the connection.
+#[test]
+fn i2_a_body_gives_back_what_its_client_never_writes_to() {
+    type Way = fn(&mut Bench, &Worker);
+    let ways: [(&str, Way); 5] = [
+        ("write TTL", |bench, _| bench.outlast(bench.engine.config().write_ttl)),
+        ("forced clear", |bench, _| bench.clear(true)),
+        ("registered anew", |bench, worker| {
+            bench.unregister(worker);
+            bench.register(worker);
+        }),
+        ("another layout", |bench, worker| {
+            let layout = layout_of(2 * MIB);
+            bench.register(&worker.with_layout(layout));
+        }),
+        ("not registered", |bench, worker| bench.unregister(worker)),
+    ];
+    for (name, way) in ways {
+        for writes_slots in [false, true] {
+            let mut config = config(8);
+            config.reap_after = Duration::ZERO;
+            let mut bench = Bench::new(config);
+            let (worker, prompt) = (Worker::new(1), prompt('a', 2));
+            bench.register(&worker);
+            if writes_slots {
+                bench.store(&worker, &crate::harness::prompt('b', 1), 0..1);
+            }
+            bench.prepare_store(&worker, &prompt, 0..2).slots();
+            way(&mut bench, &worker);
+            let other = Worker { connection: connection(9), ..worker };
+            for (asker, range) in [(&worker, 0..1), (&other, 0..2)] {
+                let got = bench.commit_inline(asker, &prompt, range);
+                if let Got::Receiving { ticket, .. } = got {
+                    bench.end_receive(ticket, 0, BodyOutcome::Malformed);
+                }
+            }
+            bench.settle();
+            assert_eq!(bench.status().lent_bytes, 2 * MIB, "{name}: not theirs");
+            if let Got::Receiving { ticket, .. } = bench.commit_inline(&worker, &prompt, 0..2) {
+                bench.end_receive(ticket, 2, BodyOutcome::Whole);
+            }
+            bench.settle();
+            let left = if writes_slots { 2 * MIB } else { 0 };
+            assert_eq!(bench.status().lent_bytes, left, "{name}");
+            bench.end_connection(&worker);
+            bench.assert_quiet();
+        }
+    }
 }
 
 // Found by reading: a commit over shared memory under the key of a body that was still arriving

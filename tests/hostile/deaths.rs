@@ -163,6 +163,8 @@ fn p1_a_client_stopped_past_every_lifetime_that_goes_on_writing_harms_nobody() {
     victim.signal(Signal::CONT);
     victim.goes_on();
     victim.expect("stored false");
+    // With its commit it has said that it is done: its memory is back while its connection lives.
+    until(&mut server, |status| bytes(status, "condemned") == 0);
     for prompt in &newest {
         bystander.expect_cached(&prompt.renamed(&format!("{}-after", prompt.request)));
     }
@@ -174,7 +176,6 @@ fn p1_a_client_stopped_past_every_lifetime_that_goes_on_writing_harms_nobody() {
     victim.expect("served");
     victim.goes_on();
     drop(victim);
-    // What it might still have written to comes back with the end of its connection.
     until(&mut server, |status| bytes(status, "condemned") == 0);
     expect_unharmed(server, bystander);
 }

@@ -6,7 +6,7 @@
 use crate::config::{Limits, PoolKind};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::layouts::Layouts;
-use crate::engine::memory::{map_bytes, slots_bytes};
+use crate::engine::memory::{TEXT_BYTES, map_bytes, slots_bytes};
 use crate::engine::turn::Turn;
 use crate::event::Registration;
 use crate::fact::{Fact, InstanceEnd};
@@ -70,8 +70,15 @@ pub enum Registered {
     New,
     Known,
     /// The same id came with another model or layout: the old registration has ended.
-    Replaced(SlotName),
+    Replaced(Ended),
     Full,
+}
+
+/// A registration that has ended, and how its instance had been seen to move its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub registration: SlotName,
+    pub mode: Mode,
 }
 
 impl Clients {
@@ -90,7 +97,7 @@ impl Clients {
             + map_bytes::<InstanceId, SlotName>(limits.instances)
             + map_bytes::<InstanceId, ()>(limits.told)
             + (limits.told * size_of::<InstanceId>()) as u64
-            + (limits.instances * crate::limits::MODEL_BYTES_MAX) as u64
+            + (limits.instances * (TEXT_BYTES + crate::limits::MODEL_BYTES_MAX)) as u64
     }
 
     pub fn register(
@@ -107,9 +114,8 @@ impl Clients {
             if same {
                 return Registered::Known;
             }
-            let old = known.registration;
-            self.end(turn, layouts, registration.instance, InstanceEnd::Replaced);
-            outcome = Registered::Replaced(old);
+            let ended = self.end(turn, layouts, registration.instance, InstanceEnd::Replaced);
+            outcome = Registered::Replaced(ended.expect("it was seen above"));
         }
         if self.instances.is_full() {
             return Registered::Full;
@@ -152,7 +158,7 @@ impl Clients {
         layouts: &mut Layouts,
         instance: InstanceId,
         why: InstanceEnd,
-    ) -> Option<SlotName> {
+    ) -> Option<Ended> {
         let name = self.index.remove(&instance)?;
         let entry = self.instances.remove(name).expect("the index names live instances");
         if let Some(timer) = entry.timer {
@@ -160,7 +166,7 @@ impl Clients {
         }
         layouts.release(&entry.model, entry.world_size, entry.layout);
         turn.out.tell(Fact::InstanceEnded { instance, why });
-        Some(name)
+        Some(Ended { registration: name, mode: entry.mode })
     }
 
     /// The answer to a ping. An instance that is not registered is told so once, so that it

@@ -1,9 +1,10 @@
 //! Client copies: memory lent to clients, and what is being sent to or received from them.
 //!
 //! The invariant: a slot that a client may still read or write stays pinned until that client's
-//! commit or the end of its connection, whatever else happens (design P1). A write TTL, an
-//! unregistered or reaped instance and a forced clear only *condemn* a reservation: its key is free
-//! for others, its memory is not. So what writers hold in all is bounded
+//! commit, its body or the end of its connection, whatever else happens (design P1). A write TTL,
+//! an unregistered or reaped instance and a forced clear only *condemn* a reservation: its key is
+//! free for others, its memory is not. A commit that comes after that publishes nothing, but gives
+//! the memory back. So what writers hold in all is bounded
 //! (`Config::lent_bytes_max`): clients that stop for good do not take more of L1 than that.
 //!
 //! What an end concerns may be more than one turn can visit. It counts from the event on all the
@@ -17,13 +18,14 @@ mod store;
 
 pub use commits::Committer;
 
-use crate::config::Limits;
+use crate::config::{Config, Limits};
 use crate::effect::{Slot, SlotRange};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::memory::{map_bytes, slots_bytes};
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{Abort, Fact};
+use crate::limits::COPIES_PER_NAME_MAX;
 use crate::names::{ArenaId, Place};
 use crate::names::{ChunkHash, Connection, InstanceId, Layout, ObjectId, Reply, ScopeId, Ticket};
 use crate::slots::{SlotName, Slots};
@@ -111,6 +113,8 @@ pub(crate) struct Copy {
 struct Owned {
     names: Vec<SlotName>,
     ended: Option<Abort>,
+    /// The instance of an ended registration had been seen to write to its slots.
+    wrote_slots: bool,
 }
 
 /// Which instance asks, as its registration says.
@@ -154,7 +158,8 @@ impl Copies {
             copies: Slots::with_limit(limits.tickets),
             tickets: Slots::with_limit(2 * limits.tickets),
             pending: map_with_capacity(limits.tickets, seed ^ 4),
-            by_connection: map_with_capacity(crate::limits::CONNECTIONS_MAX, seed ^ 5),
+            // Those that have ended are in it while they have copies.
+            by_connection: map_with_capacity(limits.tickets, seed ^ 5),
             by_registration: map_with_capacity(limits.tickets, seed ^ 6),
             ended: 0,
             reads: 0,
@@ -165,15 +170,19 @@ impl Copies {
     }
 
     /// All copies at their bounds.
-    pub(crate) fn table_bytes(limits: &Limits) -> u64 {
-        let cells = limits.lease_cells * (size_of::<ObjectId>() + size_of::<u32>());
-        let names = 3 * limits.tickets * size_of::<SlotName>();
+    pub(crate) fn table_bytes(config: &Config) -> u64 {
+        let limits = &config.limits;
+        let cell = size_of::<ObjectId>() + size_of::<u32>();
+        // What readers pin is listed once a reader; an object has one writer, whose lists double.
+        let cells = (limits.lease_cells + 2 * config.l1_objects_max) * cell;
+        // Lists of a connection and of a registration, and the names under one key.
+        let names = (2 * SPARE_NAMES + COPIES_PER_NAME_MAX) * limits.tickets;
         slots_bytes::<Copy>(limits.tickets)
             + slots_bytes::<Owner>(2 * limits.tickets)
             + map_bytes::<PendingKey, SmallVec<[SlotName; 2]>>(limits.tickets)
-            + map_bytes::<Connection, Owned>(crate::limits::CONNECTIONS_MAX)
+            + map_bytes::<Connection, Owned>(limits.tickets)
             + map_bytes::<SlotName, Owned>(limits.tickets)
-            + (cells + names) as u64
+            + (cells + names * size_of::<SlotName>()) as u64
     }
 
     /// What a request id is remembered by. Two ids of one hash are taken for one request, whose
@@ -293,7 +302,7 @@ impl Asker {
     }
 }
 
-pub fn pending_key(kind: Kind, asker: &Asker, keys: &Keys) -> PendingKey {
+fn pending_key(kind: Kind, asker: &Asker, keys: &Keys) -> PendingKey {
     let chunks = keys.chunks();
     PendingKey {
         kind,
@@ -353,10 +362,41 @@ fn take_at<K: Eq + core::hash::Hash>(lists: &mut Map<K, Owned>, key: K, at: u32)
     let list = lists.get_mut(&key).expect("every copy is listed");
     list.names.swap_remove(at as usize);
     let moved = list.names.get(at as usize).copied();
+    if list.names.capacity() > SPARE_NAMES.max(4 * list.names.len()) {
+        list.names.shrink_to(2 * list.names.len());
+    }
     let is_last = list.names.is_empty();
     let was_last_of_ended = is_last && list.ended.is_some();
     if is_last {
         lists.remove(&key);
     }
     Taken { moved, was_last_of_ended }
+}
+
+/// Places of a list of copies per copy in it: lists grow by doubling and shrink below a quarter.
+const SPARE_NAMES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A list that had once been long kept its memory while it had a single copy: one after another,
+    // every connection could have had such a list.
+    #[test]
+    fn p3_lists_of_copies_give_back_what_they_have_grown_to() {
+        let name = |index| SlotName { index, generation: 0 };
+        let mut lists = map_with_capacity(4, 1);
+        let list: &mut Owned = lists.entry(7).or_default();
+        list.names.extend((0..10_000).map(name));
+        for left in (1..10_000u32).rev() {
+            assert!(take_at(&mut lists, 7, left).moved.is_none());
+            let names = &lists[&7].names;
+            assert_eq!(names.len(), left as usize);
+            assert!(
+                names.capacity() <= SPARE_NAMES * names.len(),
+                "{} for {left}",
+                names.capacity()
+            );
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! The invariant: what is in the queue is bounded by what it works on (sessions, orphans, copies,
 //! connections, instances), and there is at most one sweep, one eviction pass and one window.
 
+use crate::config::Limits;
 use crate::engine::copies::Ending;
 use crate::names::Connection;
 use crate::slots::SlotName;
@@ -42,6 +43,12 @@ pub struct Jobs {
 }
 
 impl Jobs {
+    /// A queue of all that there can be to do: per session, orphan, copy, connection and instance.
+    pub(crate) fn table_bytes(limits: &Limits) -> u64 {
+        let jobs = 3 * limits.sessions + 3 * limits.tickets + limits.instances + SINGLE_JOBS;
+        (jobs.next_power_of_two() * size_of::<Job>()) as u64
+    }
+
     pub fn push(&mut self, job: Job) {
         self.queue.push_back(job);
     }
@@ -95,3 +102,6 @@ impl Jobs {
         self.queue.len()
     }
 }
+
+/// Kinds of jobs of which there is one at the most.
+const SINGLE_JOBS: usize = 3;

@@ -18,7 +18,7 @@ use crate::chains::{Chain, Chains};
 use crate::config::Config;
 use crate::engine::memory::slots_bytes;
 use crate::engine::scopes::Scopes;
-use crate::engine::space::Space;
+use crate::engine::space::{RunId, Space};
 use crate::fact::{FactKey, LeaseEnd, Removal};
 use crate::names::{ChunkHash, ObjectId, ScopeId};
 use crate::policy::{Departure, Policy};
@@ -91,6 +91,8 @@ pub struct L1 {
     configured: u64,
     /// A window that is emptied over several turns.
     emptying: Option<room::Emptying>,
+    /// Where a request's walk over the held objects of a run ran out of its turn.
+    walked: Option<(RunId, u32)>,
 }
 
 impl L1 {
@@ -113,6 +115,7 @@ impl L1 {
             stamp: 0,
             configured: config.l1_bytes,
             emptying: None,
+            walked: None,
         }
     }
 

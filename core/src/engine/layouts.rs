@@ -1,6 +1,8 @@
 //! Which layout a lookup for (model, world size) means: the one registered last and still in use.
 
 use crate::Map;
+use crate::config::Limits;
+use crate::engine::memory::{TEXT_BYTES, map_bytes};
 use crate::limits;
 use crate::map_with_capacity;
 use crate::names::Layout;
@@ -25,6 +27,15 @@ impl Layouts {
         Layouts { by_model: map_with_capacity(limits::INSTANCES_MAX, seed ^ 10) }
     }
 
+    /// A model, a list and a layout for every instance.
+    pub(crate) fn table_bytes(limits: &Limits) -> u64 {
+        let text = TEXT_BYTES + limits::MODEL_BYTES_MAX;
+        // Lists double as they grow, and do not shrink while they have an entry.
+        let uses = 4 * size_of::<Use>();
+        map_bytes::<Arc<str>, SmallVec<[Use; 1]>>(limits.instances.max(limits::INSTANCES_MAX))
+            + (limits.instances * (text + uses)) as u64
+    }
+
     pub fn retain(&mut self, model: &Arc<str>, world_size: u32, layout: Layout) {
         let uses = self.by_model.entry(model.clone()).or_default();
         let known = uses.iter().position(|u| u.world_size == world_size && u.layout == layout);
@@ -43,6 +54,7 @@ impl Layouts {
         uses[at].instances -= 1;
         if uses[at].instances == 0 {
             uses.remove(at);
+            uses.shrink_to_fit();
         }
         if uses.is_empty() {
             self.by_model.remove(model);

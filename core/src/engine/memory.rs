@@ -4,10 +4,15 @@ use crate::config::Config;
 use crate::engine::alarms::Alarms;
 use crate::engine::clients::Clients;
 use crate::engine::copies::Copies;
+use crate::engine::jobs::Jobs;
 use crate::engine::l1::L1;
 use crate::engine::l1::leases::Cell;
+use crate::engine::layouts::Layouts;
+use crate::engine::quota::Quota;
 use crate::engine::scopes::Scopes;
 use crate::engine::sessions::Sessions;
+use crate::engine::status::Refusals;
+use crate::names::ChunkHash;
 use crate::slots::Slots;
 
 /// One table and the most bytes that it takes.
@@ -15,7 +20,7 @@ pub type TableBytes = (&'static str, u64);
 
 /// All tables of an engine with this configuration. Text that clients name (models, salts, request
 /// ids) is counted at its bound.
-pub fn table_bytes(config: &Config) -> [TableBytes; 9] {
+pub fn table_bytes(config: &Config) -> [TableBytes; 14] {
     let limits = &config.limits;
     let timers = 2 * limits.sessions + limits.tickets + limits.waits + limits.instances + 2;
     [
@@ -25,8 +30,15 @@ pub fn table_bytes(config: &Config) -> [TableBytes; 9] {
         ("names", Scopes::table_bytes()),
         ("sessions", Sessions::table_bytes(limits)),
         ("lease cells", (limits.lease_cells * size_of::<Cell>()) as u64),
-        ("client copies", Copies::table_bytes(limits)),
+        // A lookup that takes several turns keeps the hashes of what it is charged for: a cell is
+        // at least one hash, or a row, which takes less.
+        ("lookups under way", (limits.lease_cells * size_of::<ChunkHash>()) as u64),
+        ("client copies", Copies::table_bytes(config)),
         ("instances", Clients::table_bytes(limits)),
+        ("layouts", Layouts::table_bytes(limits)),
+        ("quotas", Quota::table_bytes()),
+        ("refusals", Refusals::table_bytes()),
+        ("jobs", Jobs::table_bytes(limits)),
         ("alarms", Alarms::table_bytes(timers)),
     ]
 }
@@ -41,6 +53,9 @@ pub(super) fn map_bytes<K, V>(limit: usize) -> u64 {
     let places = (limit * 8 / 7 + 1).next_power_of_two();
     (places * (size_of::<(K, V)>() + 1)) as u64
 }
+
+/// What a shared text takes beside its bytes: two counts.
+pub(super) const TEXT_BYTES: usize = 2 * size_of::<usize>();
 
 #[cfg(test)]
 mod tests {

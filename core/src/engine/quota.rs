@@ -11,6 +11,13 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// All quotas, salts included.
+    pub(crate) fn table_bytes() -> u64 {
+        // Nodes of the tree are at least half full.
+        let entry = 2 * size_of::<(Box<str>, u64)>() + size_of::<[usize; 2]>();
+        (limits::QUOTAS_MAX * (entry + limits::QUOTA_SALT_BYTES_MAX)) as u64
+    }
+
     /// False where the table is full.
     pub fn set(&mut self, salt: &str, bytes: u64) -> bool {
         if self.bytes.len() >= limits::QUOTAS_MAX && !self.bytes.contains_key(salt) {

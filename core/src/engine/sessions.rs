@@ -14,11 +14,12 @@ use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::fold::{Fold, Window};
 use crate::engine::jobs::Job;
 use crate::engine::l1::leases::{LeaseSet, Unreadable};
-use crate::engine::memory::{map_bytes, slots_bytes};
+use crate::engine::memory::{TEXT_BYTES, map_bytes, slots_bytes};
 use crate::engine::scopes::ScopeKey;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{EarlyExit, Fact, LeaseEnd, LookupStop, ReadFailure, RequestFault};
+use crate::limits::{MODEL_BYTES_MAX, REQUEST_ID_BYTES_MAX, SALT_CHARS_MAX, WORLD_SIZE_MAX};
 use crate::map_with_capacity;
 use crate::names::{ChunkHash, KvRank, Layout, ObjectId, Reply, ScopeId, TenantId};
 use crate::slots::{SlotName, Slots};
@@ -117,13 +118,16 @@ impl Sessions {
         }
     }
 
-    /// All sessions at their bounds, request ids included.
+    /// All sessions at their bounds, with their texts and rows.
     pub(crate) fn table_bytes(limits: &Limits) -> u64 {
+        let texts = 3 * TEXT_BYTES + REQUEST_ID_BYTES_MAX + MODEL_BYTES_MAX + 4 * SALT_CHARS_MAX;
+        let rows = WORLD_SIZE_MAX.next_power_of_two() as usize * size_of::<ScopeId>();
+        let waits = limits.waits * 2 * size_of::<SlotName>();
         slots_bytes::<Session>(limits.sessions)
             + slots_bytes::<Wait>(limits.waits)
             + slots_bytes::<Orphan>(limits.sessions)
             + map_bytes::<Arc<str>, SlotName>(limits.sessions)
-            + (limits.sessions * crate::limits::REQUEST_ID_BYTES_MAX) as u64
+            + (limits.sessions * (texts + rows) + waits) as u64
     }
 
     /// Starts a lookup. `layout` is what is registered for (model, world size), if anything is.

@@ -314,15 +314,12 @@ impl Space {
 
     /// Offsets of the taken slots of a run, ascending; none where no run begins.
     pub fn occupied(&self, run: RunId) -> impl Iterator<Item = u64> + '_ {
-        let first = run.0 as usize;
-        let (slots, slot_bytes) = match self.exists(run) {
-            true => (self.runs[first].slots, self.run_class(run.0).slot_bytes),
-            false => (0, 0),
-        };
-        let base = first * self.slots_per_block();
-        (0..slots as usize)
-            .filter(move |slot| !self.free_slots.contains(base + slot))
-            .map(move |slot| first as u64 * self.block_bytes + slot as u64 * slot_bytes)
+        let mut from = 0;
+        core::iter::from_fn(move || {
+            let (slot, offset) = self.find_taken(run, from).0?;
+            from = slot + 1;
+            Some(offset)
+        })
     }
 
     /// Aligned bytes of all live extents.

@@ -27,6 +27,12 @@ pub struct Refusals {
 }
 
 impl Refusals {
+    /// The last ones, model names included.
+    pub(crate) fn table_bytes() -> u64 {
+        let each = size_of::<RefusedRegistration>() + limits::MODEL_BYTES_MAX;
+        (limits::REFUSALS_KEPT * each) as u64
+    }
+
     pub fn keep(&mut self, at: Instant, instance: InstanceId, model: &str, reason: Refusal) {
         if self.last.len() == limits::REFUSALS_KEPT {
             self.last.pop_front();

@@ -19,10 +19,11 @@ pub struct Turn<'a> {
 
 /// Cells (chunk x row) that one event may visit, and those that it has visited.
 ///
-/// The invariant: what can wait stops when nothing is left and becomes a job. What cannot wait is
-/// only the request or ticket that the event is about: its one answer names all of its chunks, so
-/// they are counted beside the budget, as `own`. They are at most `REQUEST_CHUNKS_MAX`, times
-/// `COPIES_PER_NAME_MAX` where one commit ends several copies.
+/// The invariant: what can wait stops when nothing is left and becomes a job, or the client's next
+/// request. What cannot wait is only the request or ticket that the event is about: its one answer
+/// names all of its chunks, so they are counted beside the budget, as `own`. They are at most
+/// `REQUEST_CHUNKS_MAX`, times `COPIES_PER_NAME_MAX` where one commit ends several copies: those of
+/// its name, or of its request where its registration has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     left: usize,

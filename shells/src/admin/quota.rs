@@ -157,7 +157,7 @@ const CONSTANTS: &[&str] = &["NaN", "-Infinity", "Infinity"];
 const DEFAULT: &str = "_default";
 const GIB: f64 = (1_u64 << 30) as f64;
 /// The peer takes salts of any length here; what is kept has a bound (design P3).
-const SALT_BYTES_MAX: usize = 1024;
+const SALT_BYTES_MAX: usize = kvtide_core::limits::QUOTA_SALT_BYTES_MAX;
 
 #[cfg(test)]
 mod tests {

@@ -61,6 +61,13 @@ impl Bench {
                 State::SessionForgotten
             }
             (Call::CommitStore { inline_bytes: 0, .. }, Answer::Bool(false))
+                if has_ended_late(out) =>
+            {
+                // It is one that was refused, too.
+                self.reach.met(State::LateCommitRefused);
+                State::LateCommitGaveBack
+            }
+            (Call::CommitStore { inline_bytes: 0, .. }, Answer::Bool(false))
                 if out.facts.iter().any(|fact| matches!(fact, Fact::StoreFinished { .. })) =>
             {
                 State::LateCommitRefused
@@ -94,4 +101,14 @@ impl Bench {
         };
         self.reach.met(met);
     }
+}
+
+/// Whether a commit of an instance that is not registered has ended a copy.
+fn has_ended_late(out: &Outbox) -> bool {
+    let has = |is_wanted: fn(&Fact) -> bool| out.facts.iter().any(is_wanted);
+    has(|fact| matches!(fact, Fact::StoreFinished { .. }))
+        && has(|fact| {
+            let fault = RequestFault::UnknownInstance;
+            matches!(fact, Fact::RequestFaulted { fault: told, .. } if *told == fault)
+        })
 }

@@ -78,7 +78,7 @@ impl Model {
         {
             layouts.retain(|(layout, _)| *layout != gone.layout);
         }
-        self.give_up_stores_of(instance);
+        self.give_up_stores_of(instance, gone.way);
         Ok(())
     }
 

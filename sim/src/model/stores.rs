@@ -140,6 +140,13 @@ impl Model {
         got: Option<(Ticket, &[u32])>,
     ) -> Result<Vec<(u32, ObjectNumber)>, String> {
         let asker = self.asker(transfer);
+        // One that commits its slots may still be writing to them.
+        let sends_bytes = asker.as_ref().is_none_or(|(_, offers)| offers.bytes);
+        if sends_bytes {
+            let scope = asker.as_ref().map(|(scope, _)| scope);
+            let name = scope.map(|scope| self.name(Kind::Store, transfer, scope));
+            self.body_came(name.as_ref(), transfer);
+        }
         let Some((ticket, places)) = got else {
             let crowded = asker.as_ref().is_some_and(|(scope, _)| {
                 self.is_crowded(&self.name(Kind::Store, transfer, scope), None)
@@ -149,10 +156,9 @@ impl Model {
             check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
             return Ok(Vec::new());
         };
-        let (scope, offers) = asker.ok_or("a stranger's bytes were accepted")?;
+        let (scope, _) = asker.ok_or("a stranger's bytes were accepted")?;
         let name = self.name(Kind::Store, transfer, &scope);
-        // One that commits its slots may still be writing to them.
-        let number = match self.pending(&name, transfer).filter(|_| offers.bytes) {
+        let number = match self.pending(&name, transfer).filter(|_| sends_bytes) {
             Some(number) => {
                 check(news.reserved.is_empty(), "reserved although a reservation was pending")?;
                 number
@@ -178,16 +184,19 @@ impl Model {
     fn pending(&self, name: &Name, transfer: Transfer) -> Option<u64> {
         match self.in_hand(name, transfer)[..] {
             [number] => {
-                let wanted = |(_, object): &(u32, ObjectNumber)| {
-                    let object = self.object(*object);
-                    object.state == State::Staged && !object.forced
-                };
                 let copy = &self.copies[&number];
                 let is_own = copy.request == transfer.range.request;
-                (is_own && copy.objects.iter().all(wanted)).then_some(number)
+                (is_own && copy.objects.iter().all(|(_, number)| self.is_wanted(*number)))
+                    .then_some(number)
             }
             _ => None,
         }
+    }
+
+    /// Whether what is written to a reservation may become readable.
+    pub(super) fn is_wanted(&self, number: ObjectNumber) -> bool {
+        let object = self.object(number);
+        object.state == State::Staged && !object.forced
     }
 
     /// A body has ended. False for a stale ticket; then nothing may have changed.
@@ -247,8 +256,9 @@ impl Model {
 
     /// The instance is gone: every slot that it had not committed goes, at the latest when no work
     /// is left, and from now on none of them is published.
-    pub(super) fn give_up_stores_of(&mut self, instance: InstanceId) {
+    pub(super) fn give_up_stores_of(&mut self, instance: InstanceId, way: Way) {
         for copy in self.copies.values_mut().filter(|copy| copy.name.instance == instance) {
+            copy.wrote_slots |= !copy.is_orphan && way == Way::Slots;
             copy.is_orphan = true;
             copy.is_given_up |= copy.name.kind == Kind::Store;
         }

@@ -46,6 +46,8 @@ pub struct Copy {
     pub(super) is_given_up: bool,
     /// The registration that it was lent under has ended.
     pub(super) is_orphan: bool,
+    /// Its instance had been seen to write to slots by then.
+    pub(super) wrote_slots: bool,
 }
 
 impl Copy {
@@ -125,6 +127,7 @@ impl Model {
             was_read: false,
             is_given_up: false,
             is_orphan: false,
+            wrote_slots: false,
         }
     }
 
@@ -181,12 +184,38 @@ impl Model {
     /// as many commits have come. For readers of the same objects it does not matter which goes.
     pub(super) fn commit(&mut self, name: &Name, transfer: Transfer) -> Vec<u64> {
         let numbers = self.in_hand(name, transfer);
+        if numbers.is_empty() {
+            // Lent under another layout, to an instance that has registered anew since.
+            return self.commit_late(name.kind, transfer);
+        }
         self.count(name.kind, numbers)
     }
 
-    /// The same for an instance that is registered no more: its own request's copies of that range,
-    /// over the connection that commits, of registrations that have ended.
+    /// The same for an instance that is registered no more, or with another layout: its own
+    /// request's copies of that range, at that rank, over the connection that commits, of registrations that have ended.
     pub(super) fn commit_late(&mut self, kind: Kind, transfer: Transfer) -> Vec<u64> {
+        let numbers = self.orphans(kind, transfer);
+        self.count(kind, numbers)
+    }
+
+    /// Whoever sends its bytes does not write to the slots that it had for them: those of them that
+    /// were given up are nobody's any more.
+    pub(super) fn body_came(&mut self, name: Option<&Name>, transfer: Transfer) {
+        let mut numbers = self.orphans(Kind::Store, transfer);
+        numbers.retain(|number| !self.copies[number].wrote_slots);
+        if let Some(name) = name {
+            numbers.extend(self.in_hand(name, transfer).into_iter().filter(|number| {
+                let copy = &self.copies[number];
+                copy.request == transfer.range.request
+                    && copy.connection == transfer.connection
+                    && !copy.is_orphan
+                    && !copy.objects.iter().all(|(_, number)| self.is_wanted(*number))
+            }));
+        }
+        numbers.iter().for_each(|number| drop(self.copies.remove(number)));
+    }
+
+    fn orphans(&self, kind: Kind, transfer: Transfer) -> Vec<u64> {
         let range = transfer.range;
         let last = range.keys().hashes.last().filter(|_| !range.is_empty()).copied();
         let is_wanted = |copy: &Copy| {
@@ -200,10 +229,16 @@ impl Model {
                 && copy.name.first_chunk == range.first_chunk
                 && copy.name.end_chunk == range.end_chunk
                 && copy.name.last == last
+                && (&copy.name.scope.model, &copy.name.scope.salt) == (&range.model, &range.salt)
+                && copy.name.scope.world_size == range.world_size
+                && Some(copy.name.scope.rank) == range.worker
         };
         let copies = self.copies.iter().filter(|(_, copy)| is_wanted(copy));
-        let numbers = copies.map(|(number, _)| *number).collect();
-        self.count(kind, numbers)
+        let numbers: Vec<u64> = copies.map(|(number, _)| *number).collect();
+        if numbers.len() > COPIES_PER_NAME {
+            return Vec::new();
+        }
+        numbers
     }
 
     fn count(&mut self, kind: Kind, numbers: Vec<u64>) -> Vec<u64> {

@@ -9,13 +9,13 @@
 //! very same objects need no such care: any one of them may be let go. A reader's commit comes
 //! after a miss as well and never ends another request's read.
 
-use super::{Copies, Copy, Kind, PendingKey, last_hash};
+use super::{Copies, Copy, Ending, Kind, PendingKey, last_hash};
 use crate::engine::l1::L1;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::Abort;
-use crate::limits::COPIES_PER_NAME_MAX;
-use crate::names::{Connection, InstanceId};
+use crate::limits::{COPIES_PER_NAME_MAX, LATE_COPIES_MAX};
+use crate::names::{Connection, InstanceId, KvRank};
 use crate::slots::SlotName;
 use smallvec::SmallVec;
 
@@ -44,9 +44,9 @@ impl Copies {
         self.count(names, key.kind)
     }
 
-    /// A late commit of an instance that is registered no more. Nothing of it is published, but its
-    /// client has said that it is done with its slots. Without a registration the copy's scope is
-    /// not known; its request, connection and range are.
+    /// A late commit of an instance that is registered no more, or with another layout. Nothing of
+    /// it is published, but its client has said that it is done with its slots. The copy's layout
+    /// is not known any more; its request, connection, range, row and tenant are.
     pub fn commit_unregistered(
         &mut self,
         turn: &mut Turn,
@@ -55,27 +55,7 @@ impl Copies {
         instance: InstanceId,
         keys: &Keys,
     ) {
-        let (chunks, last) = (keys.chunks(), last_hash(keys));
-        let Some(owned) = self.by_connection.get(&by.connection) else { return };
-        turn.work.spend_steps(owned.names.len().min(LATE_COPIES_MAX));
-        let mut names = SmallVec::new();
-        // Newest first; whoever left so many copies behind waits for the end of its connection.
-        for name in owned.names.iter().rev().take(LATE_COPIES_MAX) {
-            let copy = self.copies.find(*name).expect("listed while it exists");
-            let key = &copy.key;
-            if (copy.request, key.kind, key.instance) == (by.request, kind, instance)
-                && (key.first_chunk, key.end_chunk, key.last) == (chunks.start, chunks.end, last)
-                && self.is_rest(copy)
-                && self.is_orphan(copy)
-            {
-                names.push(*name);
-            }
-        }
-        // As old ones first as where they are found by name.
-        names.sort_by_key(|name| {
-            let copy = self.copies.find(*name).expect("listed while it exists");
-            (copy.started, copy.at_connection)
-        });
+        let names = self.orphans(turn, by, kind, instance, keys);
         let Commit::Of(names) = self.count(names, kind) else { return };
         for name in names {
             match kind {
@@ -83,6 +63,89 @@ impl Copies {
                 Kind::Retrieve => self.was_read(turn, name),
             }
         }
+    }
+
+    /// A body of an instance that is registered no more, or with another layout: whoever sends
+    /// bytes does not write to the slots that it had for them.
+    pub fn body_unregistered(
+        &mut self,
+        turn: &mut Turn,
+        by: Committer,
+        instance: InstanceId,
+        keys: &Keys,
+    ) {
+        let mut names = self.orphans(turn, by, Kind::Store, instance, keys);
+        names.retain(|name| self.copies.find(*name).is_some_and(|copy| !self.wrote_slots(copy)));
+        self.end_unwritten(turn, names);
+    }
+
+    /// The same within one registration: slots of the body's own request that were given up, by a
+    /// write TTL or a forced clear. They would stay lent until the end of the connection.
+    pub(super) fn end_given_up(&mut self, turn: &mut Turn, key: &PendingKey, by: Committer) {
+        let mut names = self.at_rest(key, by);
+        names.retain(|name| {
+            let copy = self.copies.find(*name).expect("listed while it exists");
+            turn.work.spend_steps(copy.objects.len());
+            let is_given_up = || copy.objects.iter().any(|id| !turn.l1.can_commit(*id));
+            (copy.request, copy.connection) == (by.request, by.connection)
+                && !self.is_orphan(copy)
+                && (copy.condemned.is_some() || is_given_up())
+        });
+        self.end_unwritten(turn, names);
+    }
+
+    fn end_unwritten(&mut self, turn: &mut Turn, names: SmallVec<[SlotName; 2]>) {
+        for name in names {
+            let why = self.copies.find(name).and_then(|copy| self.given_up(copy));
+            self.end_lent(name);
+            self.end(turn, name, Ending::Abort(why.unwrap_or(Abort::ForcedClear)));
+        }
+    }
+
+    /// A request's copies of one range at one rank whose registration has ended, oldest first. None
+    /// where they are more than one name has, so that one event ends no more than any other commit
+    /// could: they wait for the end of their connection.
+    fn orphans(
+        &self,
+        turn: &mut Turn,
+        by: Committer,
+        kind: Kind,
+        instance: InstanceId,
+        keys: &Keys,
+    ) -> SmallVec<[SlotName; 2]> {
+        let mut names = SmallVec::new();
+        if self.ended == 0 {
+            return names;
+        }
+        let (chunks, last) = (keys.chunks(), last_hash(keys));
+        let rank = keys.worker.and_then(|row| KvRank::of(keys.world_size, row));
+        let tenant = turn.l1.scopes.tenant(keys.model, keys.salt);
+        let (Some(rank), Some(tenant)) = (rank, tenant) else { return names };
+        let Some(owned) = self.by_connection.get(&by.connection) else { return names };
+        turn.work.spend_steps(owned.names.len().min(LATE_COPIES_MAX));
+        for name in owned.names.iter().rev().take(LATE_COPIES_MAX) {
+            let copy = self.copies.find(*name).expect("listed while it exists");
+            let key = &copy.key;
+            let is_named = (copy.request, key.kind, key.instance) == (by.request, kind, instance)
+                && (key.first_chunk, key.end_chunk, key.last) == (chunks.start, chunks.end, last);
+            if !is_named || !self.is_rest(copy) || !self.is_orphan(copy) {
+                continue;
+            }
+            // Its objects keep the scope named.
+            let scope = turn.l1.scopes.key(key.scope);
+            if (scope.tenant, scope.rank) == (tenant, rank) {
+                names.push(*name);
+            }
+        }
+        if names.len() > COPIES_PER_NAME_MAX {
+            return SmallVec::new();
+        }
+        // As old ones first as where they are found by name.
+        names.sort_by_key(|name| {
+            let copy = self.copies.find(*name).expect("listed while it exists");
+            (copy.started, copy.at_connection)
+        });
+        names
     }
 
     fn count(&mut self, names: SmallVec<[SlotName; 2]>, kind: Kind) -> Commit {
@@ -154,7 +217,3 @@ impl Copies {
             && !self.is_cut(copy)
     }
 }
-
-/// Copies of one connection that a late commit is looked for among: far more than an engine has in
-/// flight.
-const LATE_COPIES_MAX: usize = 1024;

@@ -7,6 +7,7 @@
 //! so none is passed over.
 
 use super::{Copies, Copy, Ending, Kind};
+use crate::engine::clients::{Ended, Mode};
 use crate::engine::jobs::Job;
 use crate::engine::turn::Turn;
 use crate::fact::{Abort, Fact, LeaseEnd};
@@ -56,10 +57,12 @@ impl Copies {
     }
 
     /// A registration has ended: what it has not committed will not be published.
-    pub fn instance_ended(&mut self, turn: &mut Turn, registration: SlotName, why: Abort) {
+    pub fn instance_ended(&mut self, turn: &mut Turn, instance: Ended, why: Abort) {
+        let registration = instance.registration;
         let Some(owned) = self.by_registration.get_mut(&registration) else { return };
         self.ended += owned.ended.is_none() as usize;
         owned.ended = Some(why);
+        owned.wrote_slots = instance.mode == Mode::SharedMemory;
         let left = owned.names.len() as u32;
         if let Some(left) = self.end_instance_some(turn, registration, left) {
             turn.jobs.push(Job::EndInstance { registration, left });
@@ -180,6 +183,11 @@ impl Copies {
     pub(super) fn is_orphan(&self, copy: &Copy) -> bool {
         let owned = || self.by_registration.get(&copy.registration);
         self.ended > 0 && owned().is_some_and(|owned| owned.ended.is_some())
+    }
+
+    /// Whether the instance of a copy whose registration has ended wrote to slots.
+    pub(super) fn wrote_slots(&self, copy: &Copy) -> bool {
+        self.by_registration.get(&copy.registration).is_some_and(|owned| owned.wrote_slots)
     }
 
     /// Whether the connection that a copy was lent over has ended.

@@ -1,7 +1,7 @@
 //! Retrieves: resident objects pinned for a reader, over shared memory or in the answer itself.
 
-use super::commits::{Commit, Committer};
-use super::{Asker, Copies, Ending, Kind, Owner, PendingKey, new_copy, pending_key};
+use super::commits::Commit;
+use super::{Asker, Copies, Ending, Kind, Owner, new_copy, pending_key};
 use crate::effect::{Answer, Effect};
 use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
@@ -72,10 +72,13 @@ impl Copies {
     }
 
     /// `commit_retrieve`: the client is done with its slots. Sent after a miss as well.
-    pub fn commit_retrieve(&mut self, turn: &mut Turn, by: Committer, key: PendingKey) {
-        if let Commit::Of(names) = self.count_commit(&key, by) {
-            for name in names {
-                self.was_read(turn, name);
+    pub fn commit_retrieve(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
+        let (key, by) = (pending_key(Kind::Retrieve, asker, keys), asker.committer());
+        match self.count_commit(&key, by) {
+            Commit::Of(names) => names.into_iter().for_each(|name| self.was_read(turn, name)),
+            Commit::OneOfSeveral => {}
+            Commit::OfNothing => {
+                self.commit_unregistered(turn, by, Kind::Retrieve, asker.instance, keys);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Stores: slots lent to a writer, or a body received into them, and their publication.
 
 use super::commits::Commit;
-use super::{Asker, Copies, Copy, Kind, Owner, PendingKey, new_copy, pending_key, place_of};
+use super::{Asker, Copies, Copy, Kind, Owner, new_copy, pending_key, place_of};
 use crate::config::PoolKind;
 use crate::effect::{Answer, Effect, Slot, SlotRange};
 use crate::engine::jobs::Job;
@@ -48,12 +48,19 @@ impl Copies {
     }
 
     /// `commit_store` over shared memory: the client has written its slots.
-    pub fn commit_store(&mut self, turn: &mut Turn, asker: &Asker, key: PendingKey) {
+    pub fn commit_store(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
+        let (key, by) = (pending_key(Kind::Store, asker, keys), asker.committer());
         let mut whole = false;
-        if let Commit::Of(names) = self.count_commit(&key, asker.committer()) {
+        match self.count_commit(&key, by) {
             // Of several, those that were given up earlier do not count.
-            for name in names {
-                whole |= self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+            Commit::Of(names) => {
+                for name in names {
+                    whole |= self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+                }
+            }
+            Commit::OneOfSeveral => {}
+            Commit::OfNothing => {
+                self.commit_unregistered(turn, by, Kind::Store, asker.instance, keys);
             }
         }
         turn.out.answer(asker.reply, Answer::Bool(whole));
@@ -66,6 +73,10 @@ impl Copies {
         // An instance that commits its slots may still be writing to them: a body that it sends
         // for once goes elsewhere.
         let writes_slots = !asker.offers.1;
+        if !writes_slots {
+            self.body_unregistered(turn, asker.committer(), asker.instance, keys);
+            self.end_given_up(turn, &key, asker.committer());
+        }
         let pending = self.only_pending(turn.l1, &key, asker.committer()).filter(|_| !writes_slots);
         let name = match pending {
             Some(name) => name,

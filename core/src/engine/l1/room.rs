@@ -1,8 +1,9 @@
 //! Room for a new object: from what is free, else by evicting on demand (design §7, F16, F20).
 //!
-//! Nothing is evicted unless it makes the reservation succeed. A full size class gives up its own
-//! coldest object first; only where it has none that can go is the coldest stretch of superblocks
-//! emptied, which frees the deficit rounded up to whole runs.
+//! Nothing is evicted unless it makes the reservation succeed. A full size class gives up one of
+//! its own objects first: the first of its size near the head of the policy's order, else one of
+//! the run whose newest touch is oldest. Only where no run of it has one that can go is the coldest
+//! stretch of superblocks emptied, which frees the deficit rounded up to whole runs.
 //!
 //! Looking for room is work like any other. A request that has used up its turn gets what has been
 //! found by then. A stretch that holds more than the turn can evict is drained: a job empties it,
@@ -155,8 +156,10 @@ impl L1 {
                 return Err(NoRoom::Busy);
             }
             self.pin_present(search);
-            if self.evict_own_class(bytes, search, work, out) {
-                continue;
+            match self.evict_own_class(bytes, search, work, out) {
+                Gave::One => continue,
+                Gave::NotYet => return Err(NoRoom::Busy),
+                Gave::Nothing => {}
             }
             match self.empty_window(bytes, work, out) {
                 Emptied::Now => {}
@@ -189,14 +192,14 @@ impl L1 {
         search: &mut Search,
         work: &mut Work,
         out: &mut Outbox,
-    ) -> bool {
-        let Some(class) = self.space.class_of(bytes) else { return false };
+    ) -> Gave {
+        let Some(class) = self.space.class_of(bytes) else { return Gave::Nothing };
         if !search.is_walk_over {
             let mut candidate = self.policy.coldest();
             for visits in 1..=OWN_CLASS_VISITS {
                 let Some(index) = candidate else {
                     work.spend_steps(visits);
-                    return false;
+                    return Gave::Nothing;
                 };
                 let (name, object) =
                     self.objects.at(index).expect("the policy tracks live objects");
@@ -206,7 +209,7 @@ impl L1 {
                 if object.extent.class == class && gives {
                     self.evict(ObjectId(name), Removal::Pressure, out);
                     work.spend(1 + visits / STEPS_OF_A_FEW);
-                    return true;
+                    return Gave::One;
                 }
                 candidate = self.policy.next_after(index);
             }
@@ -217,46 +220,50 @@ impl L1 {
         self.evict_in_coldest_run(bytes, search, work, out)
     }
 
-    /// Evicts from the run of this size whose newest touch is oldest. One with more held objects
-    /// in front than can be looked past gives nothing.
+    /// Evicts from the run of this size whose newest touch is oldest. Held objects in front are
+    /// looked past; where they are more than the turn can visit, the next request goes on behind
+    /// them.
     fn evict_in_coldest_run(
         &mut self,
         bytes: u64,
         search: &mut Search,
         work: &mut Work,
         out: &mut Outbox,
-    ) -> bool {
+    ) -> Gave {
         let mut visits = 0;
-        while visits < HELD_VISITS {
+        loop {
             let (run, from) = match search.run {
                 Some(known) => known,
                 None => {
                     let coldest = self.space.coldest_run(bytes);
                     work.spend_steps(self.space.take_steps());
-                    let Some(run) = coldest else { return false };
-                    (run, 0)
+                    let Some(run) = coldest else { return Gave::Nothing };
+                    let walked = self.walked.take().filter(|(walked, _)| *walked == run);
+                    walked.unwrap_or((run, 0))
                 }
             };
-            let Some((slot, offset)) = self.space.next_taken(run, from) else {
-                // All of it was looked at. Another run gives next, if this one gave at all.
+            let taken = self.space.next_taken(run, from);
+            work.spend_steps(self.space.take_steps());
+            let Some((slot, offset)) = taken else {
+                // All of it was looked at. The run that is coldest now gives next: its first slot
+                // that can go lies ahead.
                 search.run = None;
-                if from == 0 || visits > 0 {
-                    return false;
-                }
                 continue;
             };
-            work.spend_steps((slot - from) as usize);
             search.run = Some((run, slot + 1));
             visits += 1;
             let id = self.object_at(offset).expect("every extent has its object");
             if self.objects.find(id.0).is_some_and(|object| !object.held) {
                 self.evict(id, Removal::Pressure, out);
-                work.spend(visits.div_ceil(STEPS_OF_A_FEW));
-                return true;
+                work.spend(visits / STEPS_OF_A_FEW + 1);
+                return Gave::One;
+            }
+            if visits % STEPS_OF_A_FEW == 0 && visits / STEPS_OF_A_FEW >= work.left() {
+                self.walked = search.run;
+                work.spend(visits / STEPS_OF_A_FEW);
+                return Gave::NotYet;
             }
         }
-        work.spend(visits.div_ceil(STEPS_OF_A_FEW));
-        false
     }
 
     /// Empties the coldest run of superblocks that would hold an object of this size, or begins to.
@@ -267,8 +274,9 @@ impl L1 {
         let coldest = self.space.coldest_window(bytes);
         work.spend_steps(self.space.take_steps());
         let Some(window) = coldest else { return Emptied::Not };
-        work.spend_steps(window.blocks as usize);
-        if self.space.used_in(window) > work.left() {
+        work.spend_steps(2 * window.blocks as usize);
+        let words = self.space.words_in(window);
+        if self.space.used_in(window) + words.div_ceil(STEPS_OF_A_FEW) > work.left() {
             let is_new = self.emptying.is_none();
             if is_new {
                 self.space.drain(window);
@@ -278,6 +286,7 @@ impl L1 {
         }
         let victims: Vec<u64> = self.space.occupied_in(window).collect();
         work.spend(victims.len());
+        work.spend_steps(words);
         for offset in victims {
             let id = self.object_at(offset).expect("every extent has its object");
             self.evict(id, Removal::Pressure, out);
@@ -289,20 +298,23 @@ impl L1 {
     /// or something in it is held again and the rest stays.
     pub fn empty_some(&mut self, work: &mut Work, out: &mut Outbox) -> bool {
         let Some(Emptying { window, mut at }) = self.emptying else { return true };
-        work.spend_steps(window.blocks as usize);
+        let mut has_begun = false;
         while let Some((run, can_go)) = self.space.next_draining(window) {
+            work.spend_steps(self.space.take_steps());
             if !can_go {
                 self.space.undrain(window);
                 break;
             }
             let mut slot = at.filter(|(last, _)| *last == run).map_or(0, |(_, slot)| slot);
             while let Some((next, offset)) = self.space.next_taken(run, slot) {
-                if work.is_spent() {
+                work.spend_steps(self.space.take_steps());
+                // One goes in every turn, however little it may do.
+                if has_begun && work.is_spent() {
                     self.emptying = Some(Emptying { window, at: Some((run, slot)) });
                     return false;
                 }
-                work.spend_steps((next - slot) as usize);
                 work.spend(1);
+                has_begun = true;
                 slot = next + 1;
                 let id = self.object_at(offset).expect("every extent has its object");
                 self.evict(id, Removal::Pressure, out);
@@ -324,6 +336,14 @@ impl L1 {
     }
 }
 
+/// What a full size class gave up.
+enum Gave {
+    One,
+    /// There is something, and the turn did not reach it.
+    NotYet,
+    Nothing,
+}
+
 /// What became of emptying a window.
 enum Emptied {
     /// Nothing can go.
@@ -337,7 +357,5 @@ enum Emptied {
 
 /// Objects of other sizes that a full class looks past before it asks for its coldest run.
 const OWN_CLASS_VISITS: usize = 64;
-/// Held objects that are looked past in the run that gives.
-const HELD_VISITS: usize = 256;
 /// Objects looked at for one cell's worth of work: most of a cell's cost is in changing it.
 const STEPS_OF_A_FEW: usize = 8;

@@ -57,7 +57,7 @@ impl Session {
             stop => stop,
         };
         if !decided && let Some(given) = given {
-            *kept = given.to_vec();
+            *kept = given[..self.reach as usize].to_vec();
         }
         decided
     }

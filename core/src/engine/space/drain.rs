@@ -12,6 +12,11 @@ impl Space {
         self.runs_in(window).map(|run| self.runs[run.0 as usize].used as usize).sum()
     }
 
+    /// Words of free slots that are looked at to find them.
+    pub fn words_in(&self, window: Window) -> usize {
+        self.runs_in(window).map(|run| self.runs[run.0 as usize].slots as usize / 64 + 1).sum()
+    }
+
     /// The runs of a window give no slot out from now on.
     pub fn drain(&mut self, window: Window) {
         let mut from = window.first_block;
@@ -53,20 +58,35 @@ impl Space {
     }
 
     /// The first run of a window that is being emptied, and whether it can be.
-    pub fn next_draining(&self, window: Window) -> Option<(RunId, bool)> {
+    pub fn next_draining(&mut self, window: Window) -> Option<(RunId, bool)> {
+        self.steps.0 += window.blocks as usize;
         let draining = |run: &RunId| self.runs[run.0 as usize].is_draining;
         let run = self.runs_in(window).find(draining)?;
         Some((run, self.runs[run.0 as usize].held == 0))
     }
 
     /// The first taken slot of a run at or after `slot`, with its offset.
-    pub fn next_taken(&self, run: RunId, slot: u32) -> Option<(u32, u64)> {
-        let slots = if self.exists(run) { self.runs[run.0 as usize].slots } else { 0 };
+    pub fn next_taken(&mut self, run: RunId, slot: u32) -> Option<(u32, u64)> {
+        let (taken, words) = self.find_taken(run, slot);
+        // The first word is part of what visiting the object costs.
+        self.steps.0 += words.saturating_sub(1);
+        taken
+    }
+
+    /// The same, and the words of free slots that were looked at.
+    pub(super) fn find_taken(&self, run: RunId, slot: u32) -> (Option<(u32, u64)>, usize) {
+        if !self.exists(run) {
+            return (None, 0);
+        }
         let base = run.0 as usize * self.slots_per_block();
-        let is_taken = |slot: &u32| !self.free_slots.contains(base + *slot as usize);
-        let slot = (slot..slots).find(is_taken)?;
-        let within = slot as u64 * self.run_class(run.0).slot_bytes;
-        Some((slot, run.0 as u64 * self.block_bytes + within))
+        let end = base + self.runs[run.0 as usize].slots as usize;
+        let (taken, words) = self.free_slots.next_absent(base + slot as usize, end);
+        let of = |number: usize| {
+            let slot = number - base;
+            let within = slot as u64 * self.run_class(run.0).slot_bytes;
+            (slot as u32, run.0 as u64 * self.block_bytes + within)
+        };
+        (taken.map(of), words)
     }
 
     /// The first run of a window that reaches to or beyond block `from`.
