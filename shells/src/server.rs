@@ -142,6 +142,10 @@ fn settle(
     warnings: Vec<String>,
     clock: Clock,
 ) -> Result<(Settings, Clock), StartFault> {
+    // A list is printed and nothing touched.
+    if !flags.memory.print_memory {
+        remove_stale_segments(flags.memory.shm_name.as_deref().unwrap_or_default());
+    }
     let start = Start {
         environment: &variable,
         machine: Machine::read(),
@@ -156,6 +160,14 @@ fn settle(
     Ok((settings, clock))
 }
 
+/// What killed servers left behind holds memory that L1 is to have, so it goes before anybody looks
+/// how much there is (F49).
+fn remove_stale_segments(wanted_name: &str) {
+    for stale in segment::sweep().into_iter().chain(segment::take_over(wanted_name)) {
+        tracing::info!("Removed segment {stale}, which a server of this user left behind.");
+    }
+}
+
 impl Ground {
     /// Takes every address, then memory.
     fn lay((settings, clock): (Settings, Clock)) -> Result<Ground, StartFault> {
@@ -164,9 +176,6 @@ impl Ground {
         let metrics = settings.metrics_port.and_then(|port| metrics_address(&settings, port));
         if let Some(warning) = exposure(request.address(), http.address()) {
             tracing::warn!("{warning}");
-        }
-        for stale in segment::sweep() {
-            tracing::info!("Removed segment {stale}, which a server of this user left behind.");
         }
         let mut signals = Signals::install().map_err(StartFault::world)?;
         let bytes = settings.engine.l1_bytes;
