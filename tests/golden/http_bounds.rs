@@ -11,8 +11,10 @@ use std::time::Duration;
 
 /// As many as are served at once.
 const CONNECTIONS_MAX: usize = 256;
+/// And that many more, for probes.
+const PROBES_MAX: usize = 16;
 /// A time so long that it does not come in a test.
-const NEVER: Duration = Duration::from_secs(3600);
+pub const NEVER: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_millis(20);
 
 fn server(times: Times) -> Server {
@@ -79,9 +81,14 @@ fn half_heads_in_every_place_make_way_for_a_probe_oldest_first() {
 
 #[test]
 fn while_every_place_waits_for_its_answer_probes_are_still_answered() {
-    let server = patient();
-    // Their bodies do not come, so they are being answered for as long as the test likes.
-    let body = b"POST /cache/clear HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n";
+    // What they ask is not answered, for as long as the test likes.
+    let scripted = Scripted {
+        deaf: true,
+        times: Times { head: NEVER, body: NEVER, idle: NEVER },
+        ..Scripted::default()
+    };
+    let server = Server::with(scripted, Config::default(), Value::Null);
+    let body = b"POST /cache/clear HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n{}";
     let mut held: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| sends(server.http, body)).collect();
     // Some made way before the server had read their heads; others take their places.
     let refused = std::iter::repeat_with(|| {
@@ -98,6 +105,27 @@ fn while_every_place_waits_for_its_answer_probes_are_still_answered() {
     let mut later = std::iter::repeat_with(|| server.get("/version")).take(1_000_000);
     let served = later.any(|got| got.status == 200);
     assert!(served, "places that are given back are used again");
+}
+
+#[test]
+fn bodies_that_do_not_come_hold_no_place() {
+    let server = patient();
+    for head in ["GET /livez", "POST /cache/clear"] {
+        let request = format!("{head} HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n");
+        let slow = |_| sends(server.http, request.as_bytes());
+        let held: Vec<TcpStream> = (0..CONNECTIONS_MAX + PROBES_MAX).map(slow).collect();
+        for path in ["/livez", "/version"] {
+            assert_eq!(server.get(path).status, 200, "{path} after {head}");
+        }
+        drop(held);
+    }
+}
+
+#[test]
+fn a_probe_with_a_body_is_answered_before_the_body_comes() {
+    let server = patient();
+    let request = b"GET /livez HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n";
+    assert_eq!(status(&rest(sends(server.http, request))), 200);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! are too many (`places`).
 
 use super::Times;
-use super::bodies::shaped;
+use super::bodies::{self, shaped};
 use super::places::{Place, Places, TakenAway};
 use super::routes::{Site, is_probe, metrics_router, router};
 use axum::Router;
@@ -120,7 +120,8 @@ impl Served {
         let Served { stream, place, away, stopped } = self;
         let router = TowerToHyperService::new(router);
         let place = Arc::new(place);
-        let service = service_fn(move |request| answer(router.clone(), place.clone(), request));
+        let service =
+            service_fn(move |request| answer(router.clone(), place.clone(), times.body, request));
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(times.head)
@@ -141,18 +142,22 @@ impl Served {
 async fn answer(
     router: TowerToHyperService<Router>,
     place: Arc<Place>,
+    patience: Duration,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
-    place.is_busy();
-    let path = request.uri().path();
-    let answered = if place.probes_only && !is_probe(path) {
+    if place.probes_only && !is_probe(request.uri().path()) {
         let text = "too many requests at once; try again";
-        let mut busy = shaped(path, StatusCode::SERVICE_UNAVAILABLE, text);
+        let mut busy = shaped(request.uri().path(), StatusCode::SERVICE_UNAVAILABLE, text);
         busy.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        Ok(busy)
-    } else {
-        router.call(request).await
+        return Ok(busy);
+    }
+    // Whoever keeps us waiting for a body makes way for others.
+    let request = match bodies::whole(request, patience).await {
+        Ok(request) => request,
+        Err(refusal) => return Ok(refusal),
     };
+    place.is_busy();
+    let answered = router.call(request).await;
     place.is_idle();
     answered
 }

@@ -3,12 +3,12 @@
 
 use super::answer::{method_not_allowed, not_found, plain};
 use super::reach::{Reach, told};
-use super::{Options, Times, View, bodies, cache, health, quota};
+use super::{Options, Times, View, cache, health, quota};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{HOST, LOCATION};
 use axum::http::{HeaderValue, Method, StatusCode};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
@@ -53,8 +53,7 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/run_script", post(run_script))
         .fallback(|| async { not_found() })
         .method_not_allowed_fallback(|| async { method_not_allowed() })
-        .layer(from_fn_with_state(site.clone(), bodies::whole))
-        // The layer above has a bound of its own.
+        // Bodies are whole when they come here, within a bound of their own.
         .layer(DefaultBodyLimit::disable())
         .with_state(site)
         .layer(from_fn(conventions))
