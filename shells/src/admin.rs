@@ -7,6 +7,7 @@
 
 mod answer;
 mod bodies;
+mod budget;
 mod cache;
 mod health;
 mod listen;
@@ -16,6 +17,7 @@ mod reach;
 mod routes;
 mod status;
 
+pub use budget::memory_bytes_max;
 pub use reach::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
 pub use status::View;
 

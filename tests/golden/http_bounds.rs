@@ -185,6 +185,28 @@ fn an_answer_that_nobody_takes_ends_its_connection() {
 }
 
 #[test]
+fn answers_that_nobody_takes_share_a_budget_and_probes_come_through() {
+    let server = patient();
+    // As long as names can be, of what takes most room in JSON: the list has 25 MB.
+    let name = |at: usize| format!("{at:\u{1}>1024}");
+    let quotas = (0..4096).map(|at| (name(at), 1 << 30)).collect();
+    server.scripted.seen.lock().expect("nobody panics here").engine.quotas = quotas;
+    let asks = b"GET /quota HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
+    let mut taken = sends(server.http, asks);
+    let mut first = [0; 12];
+    taken.read_exact(&mut first).expect("an answer comes");
+    assert_eq!(&first, b"HTTP/1.1 200");
+    let refused = server.get("/quota");
+    assert_eq!((refused.status, refused.json()["error"].is_string()), (503, true));
+    for path in ["/livez", "/readyz", "/metrics", "/quota/one"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    assert!(rest(taken).len() > 4096 * 6 * 1000, "the first one is whole all the same");
+    let mut later = std::iter::repeat_with(|| server.get("/quota")).take(1000);
+    assert!(later.any(|got| got.status == 200), "what was taken leaves room");
+}
+
+#[test]
 fn the_page_of_a_server_whose_reactor_hangs_has_everything_else() {
     let hangs = Scripted { silent: true, ..Scripted::default() };
     let hangs = Server::with(hangs, Config::default(), Value::Null);

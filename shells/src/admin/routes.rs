@@ -2,7 +2,7 @@
 //! trailing slashes and HEAD (spec/http-cli §2.1).
 
 use super::answer::{method_not_allowed, not_found, plain};
-use super::reach::{Reach, told};
+use super::reach::{Reach, Teller, Unreachable, told};
 use super::{Options, Times, View, cache, health, quota};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -14,6 +14,8 @@ use axum::routing::{get, post};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// What handlers share. Nothing of it changes.
 pub struct Site {
@@ -22,12 +24,26 @@ pub struct Site {
     pub document: Value,
     pub patience: Duration,
     pub times: Times,
+    /// One copy of the engine's state or tables lies here at a time, however many ask for one.
+    copying: Semaphore,
 }
 
 impl Site {
     pub fn new(options: Options) -> Site {
         let Options { reach, view, document, patience, times } = options;
-        Site { reach, view, document, patience, times }
+        Site { reach, view, document, patience, times, copying: Semaphore::new(1) }
+    }
+
+    /// Like `told`, for what is large.
+    pub async fn copied<T: Send + 'static>(
+        &self,
+        put: impl FnOnce(Teller<T>) -> Result<(), Unreachable>,
+    ) -> Result<T, Unreachable> {
+        let copied = timeout(self.patience, async {
+            let _turn = self.copying.acquire().await.map_err(|_| Unreachable::Ended)?;
+            told(self.patience, put).await
+        });
+        copied.await.unwrap_or(Err(Unreachable::Busy))
     }
 }
 
@@ -48,7 +64,7 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/cache/clear", post(cache::clear))
         .route("/quota", get(quota::list))
         .route("/quota/{salt}", get(quota::get).put(quota::put).delete(quota::delete))
-        .route("/metrics", get(metrics))
+        .route(METRICS, get(metrics))
         .route("/metrics/reset", post(metrics_reset))
         .route("/run_script", post(run_script))
         .fallback(|| async { not_found() })
@@ -116,9 +132,11 @@ fn is_route(path: &str) -> bool {
 
 /// What probes and scrapers ask, which is answered when nothing else is.
 pub fn is_probe(path: &str) -> bool {
-    ["/livez", "/readyz", "/healthcheck", "/metrics"].contains(&path)
+    ["/livez", "/readyz", "/healthcheck", METRICS].contains(&path)
 }
 
+/// The page for scrapers.
+pub const METRICS: &str = "/metrics";
 /// How long a scrape waits for the reactor.
 const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -137,7 +155,7 @@ const ROUTES: &[&str] = &[
     "/periodic-threads-health",
     "/cache/clear",
     "/quota",
-    "/metrics",
+    METRICS,
     "/metrics/reset",
     "/run_script",
 ];
