@@ -14,7 +14,7 @@ mod sdk;
 pub use facts::{Backlog, FactReceiver, FactSender, Lost, facts};
 
 use crate::admin::ReactorSeen;
-use kvtide_core::fact::{Fact, FactKey};
+use kvtide_core::fact::{Fact, FactKey, Gauges};
 use kvtide_core::metrics::page::{FamilyKind, Page, SeriesValue};
 use kvtide_core::metrics::{Fold, FoldConfig, Measurement, Metric, Text, Value};
 use kvtide_core::time::{Duration, Instant};
@@ -31,6 +31,25 @@ pub struct FactBatch {
     /// Facts of earlier turns for which the lane had no room.
     pub lost: u64,
     pub sockets: Sockets,
+}
+
+impl FactBatch {
+    /// What it holds in memory. Names are shared with whoever told them, but may outlive them here.
+    fn bytes(&self) -> u64 {
+        let names = self.facts.iter().map(|fact| match fact {
+            Fact::TenantNamed { model, salt, .. } | Fact::LookupSkipped { model, salt, .. } => {
+                model.len() + salt.len()
+            }
+            Fact::InstanceRegistered { model, .. } | Fact::RegistrationRefused { model, .. } => {
+                model.len()
+            }
+            Fact::Gauges(_) => size_of::<Gauges>(),
+            _ => 0,
+        });
+        let facts = self.facts.capacity() * size_of::<Fact>();
+        let keys = self.keys.capacity() * size_of::<FactKey>();
+        (size_of::<FactBatch>() + facts + keys + names.sum::<usize>()) as u64
+    }
 }
 
 /// How things stand at the reactor's sockets. Absolute, so a lost batch costs nothing.
@@ -112,9 +131,10 @@ impl Telemetry {
         page.render()
     }
 
-    /// Bytes of everything that telemetry remembers, when full: for `--print-memory`.
+    /// Bytes of everything that telemetry remembers, and of what waits for it, when full: for
+    /// `--print-memory`.
     pub fn memory_bytes_max() -> u64 {
-        Fold::memory_bytes_max() + sdk::memory_bytes_max()
+        Fold::memory_bytes_max() + sdk::memory_bytes_max() + facts::FACT_BYTES_MAX
     }
 }
 
