@@ -101,21 +101,21 @@ impl Admin {
 
     /// Stops accepting, lets requests under way end for a moment, and waits for the thread, though
     /// not for ever.
-    pub fn stop(mut self) {
-        self.end();
+    pub fn stop(mut self, patience: Duration) {
+        self.end(patience);
     }
 
-    fn end(&mut self) {
+    fn end(&mut self, patience: Duration) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            thread.within(END_PATIENCE);
+            thread.within(patience);
         }
     }
 }
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        self.end();
+        self.end(END_PATIENCE);
     }
 }
 

@@ -22,6 +22,7 @@ use crate::sockets::{BindError, Bound};
 use crate::{bench, entropy, log, version};
 use grow::BrokenOff;
 use kvtide_core::config::PoolKind;
+use kvtide_core::time::Instant;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::env;
 use std::ffi::OsString;
@@ -104,8 +105,22 @@ impl From<BrokenOff> for StartFault {
     }
 }
 
-/// Runs the program. `serve` serves until it is told to end, and says with which exit status.
-pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFault>) -> u8 {
+/// How serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub exit: u8,
+    /// For how long the log may look for its reader.
+    pub until: Instant,
+}
+
+/// Time until then.
+pub fn left(clock: Clock, until: Instant) -> Duration {
+    let now = clock.now();
+    until.max(now).since(now)
+}
+
+/// Runs the program. `serve` serves until it is told to end, and says how that was.
+pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<Ended, StartFault>) -> u8 {
     let clock = Clock::start();
     let ended = match parse(args) {
         Ok(Asked::Print { text, to_stdout, exit }) => return print(&text, to_stdout, exit),
@@ -131,9 +146,12 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFa
         }
         Err(fault) => Err(fault.into()),
     };
-    let exit = ended.unwrap_or_else(|fault| complain(&fault));
-    log::flush(LOG_PATIENCE);
-    exit
+    let ended = ended.unwrap_or_else(|fault| {
+        let exit = complain(&fault);
+        Ended { exit, until: clock.now() + LOG_PATIENCE }
+    });
+    log::flush(left(clock, ended.until));
+    ended.exit
 }
 
 /// What the flags come to on this machine, and now.

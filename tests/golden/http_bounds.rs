@@ -220,7 +220,7 @@ fn the_end_does_not_wait_for_a_request_that_is_never_finished() {
     let held = sends(server.http, half);
     assert_eq!(server.get("/livez").status, 200, "it was accepted before");
     let address = server.http;
-    server.admin.stop();
+    server.admin.stop(NEVER);
     assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
     assert_eq!(rest(held), "");
 }
