@@ -14,7 +14,7 @@ use crate::log;
 use crate::reactor::watchdog::Sighting;
 use crate::reactor::{
     Closing, Counters, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor,
-    ReactorStatus, Watchdog,
+    ReactorStatus, SocketFile, Watchdog,
 };
 use crate::server::grow::{Received, Word, while_serving};
 use crate::server::news::{News, NewsOptions};
@@ -57,15 +57,16 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     reactor.watch(signals).map_err(StartFault::world)?;
     let facts_thread = threads::telemetry(receiver, telemetry, news(&settings));
     let facts_thread = facts_thread.map_err(StartFault::world)?;
-    let sender = reactor.sender();
-    while_serving(grower, whole, move |word| hear(&sender, word), thread::sleep)
-        .map_err(StartFault::world)?;
     let port = request.address().port();
     if let Some(path) = &settings.ipc_path {
         let address = ListenAddress::Path(path.clone());
         let failed = |error| StartFault::world(format!("--ipc-path {}: {error}", path.display()));
         reactor.listen(&address).map_err(failed)?;
     }
+    let (sender, socket) =
+        (reactor.sender(), settings.ipc_path.as_deref().and_then(SocketFile::at));
+    while_serving(grower, whole, move |word| hear(&sender, socket.as_ref(), word), thread::sleep)
+        .map_err(StartFault::world)?;
     let http_port = http.address().port();
     let reach = Reactors {
         sender: reactor.sender(),
@@ -97,7 +98,7 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
 }
 
 /// What the arena's helper says, on its thread.
-fn hear(sender: &Sender<Note<Engine>>, word: Word) -> Received {
+fn hear(sender: &Sender<Note<Engine>>, socket: Option<&SocketFile>, word: Word) -> Received {
     let note = match word {
         Word::Grown(bytes) => Note::ArenaGrown { bytes },
         Word::Pool(news) => Note::Pool(news),
@@ -105,6 +106,10 @@ fn hear(sender: &Sender<Note<Engine>>, word: Word) -> Received {
             // Nothing that L1 holds can be trusted any more, and no answer is better than a wrong
             // one: engines compute anew, and whoever watches starts a new server.
             tracing::error!("L1's segment was cut short from outside; what was stored is lost.");
+            // Ending here runs no destructor; the segment's name is gone already.
+            if let Some(socket) = socket {
+                socket.remove();
+            }
             log::flush(LOG_PATIENCE);
             std::process::exit(EXIT_STARTUP.into());
         }

@@ -189,6 +189,8 @@ impl<T: FnMut(Word) -> Received, P: FnMut(Duration)> Helper<T, P> {
     fn look(&mut self) -> ControlFlow<()> {
         let condition = self.grower.condition();
         if condition == Condition::Torn {
+            // Who hears it ends the process where it stands.
+            self.grower.remove_name();
             self.say(Word::Torn)?;
         }
         let is_unnamed = condition != Condition::Sound;
