@@ -29,7 +29,7 @@ use std::io;
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -72,7 +72,6 @@ impl Options {
 /// The running thread. Dropping it stops it.
 pub struct Admin {
     stop: watch::Sender<bool>,
-    restarts: Arc<AtomicU64>,
     thread: Option<Ending>,
 }
 
@@ -86,17 +85,10 @@ impl Admin {
         let metrics = metrics.map(listening).transpose()?;
         let site = Arc::new(Site::new(options));
         let (stop, stopped) = watch::channel(false);
-        let restarts = Arc::new(AtomicU64::new(0));
-        let counted = restarts.clone();
         let thread = Ending::spawn("admin", move || {
-            keep_serving(&http, metrics.as_ref(), &site, &stopped, &counted);
+            keep_serving(&http, metrics.as_ref(), &site, &stopped);
         })?;
-        Ok(Admin { stop, restarts, thread: Some(thread) })
-    }
-
-    /// How often the thread panicked and began anew.
-    pub fn restarts(&self) -> u64 {
-        self.restarts.load(Ordering::Relaxed)
+        Ok(Admin { stop, thread: Some(thread) })
     }
 
     /// Stops accepting, lets requests under way end for a moment, and waits for the thread, though
@@ -132,7 +124,6 @@ fn keep_serving(
     metrics: Option<&TcpListener>,
     site: &Arc<Site>,
     stopped: &watch::Receiver<bool>,
-    restarts: &AtomicU64,
 ) {
     loop {
         let served = catch_unwind(AssertUnwindSafe(|| {
@@ -143,7 +134,7 @@ fn keep_serving(
             Ok(Err(error)) => tracing::error!("The HTTP server ended ({error}) and begins anew."),
             Err(_) => tracing::error!("The HTTP server panicked and begins anew."),
         }
-        restarts.fetch_add(1, Ordering::Relaxed);
+        site.restarts.fetch_add(1, Ordering::Relaxed);
         if *stopped.borrow() {
             return;
         }

@@ -218,9 +218,9 @@ impl Reach for Reactors {
         }
     }
 
-    fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String {
+    fn metrics_page(&self, reactor: Option<&ReactorSeen>, restarts: u64) -> String {
         let Some(scraper) = &self.scraper else { return process_page() };
-        scraper.page(self.backlog.gauges(self.clock.now()), reactor)
+        scraper.page(self.backlog.gauges(self.clock.now()), reactor, restarts)
     }
 }
 

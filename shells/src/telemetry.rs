@@ -152,12 +152,13 @@ impl Scraper {
 
     /// The page: all series, what they belong to, the reactor where it answered, the log and this
     /// process.
-    pub fn page(&self, bus: BusGauges, reactor: Option<&ReactorSeen>) -> String {
+    pub fn page(&self, bus: BusGauges, reactor: Option<&ReactorSeen>, restarts: u64) -> String {
         let mut page = self.of_facts(bus);
         if let Some(reactor) = reactor {
             pulse::add_reactor(reactor, &mut page);
         }
         pulse::add_log(&mut page);
+        pulse::add_restarts(restarts, &mut page);
         process::add_process(&mut page);
         page.render()
     }
@@ -222,7 +223,7 @@ mod tests {
         scraper.note_lost(4);
         scraper.note_failure("Fold");
         let bus = BusGauges { queued_facts: 5, drain_lag: Duration::from_millis(1500) };
-        let page = scraper.page(bus, None);
+        let page = scraper.page(bus, None, 0);
         assert_eq!(
             lines(&page, "lmcache_mp_event_bus"),
             [
@@ -251,7 +252,7 @@ mod tests {
         let batch =
             FactBatch { facts: vec![Fact::StaleEnding, Fact::StaleEnding], ..Default::default() };
         telemetry.take(&batch);
-        let page = std::thread::spawn(move || scraper.page(BusGauges::default(), None));
+        let page = std::thread::spawn(move || scraper.page(BusGauges::default(), None, 0));
         let page = page.join().expect("a scrape does not panic");
         assert_eq!(lines(&page, "kvtide_stale"), ["kvtide_stale_endings_total 2.0"]);
     }

@@ -233,6 +233,7 @@ fn what_the_reactor_counts_is_on_the_page() {
     for name in [
         "kvtide_turn_seconds_bucket{le=\"+Inf\"}",
         "kvtide_turn_seconds_sum",
+        "kvtide_http_restarts_total",
         "kvtide_longest_turn_seconds{event=",
         "kvtide_connections ",
         "kvtide_connections_accepted_total",

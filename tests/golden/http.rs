@@ -100,7 +100,7 @@ impl Reach for Scripted {
         self.age
     }
 
-    fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String {
+    fn metrics_page(&self, reactor: Option<&ReactorSeen>, _: u64) -> String {
         let answered = reactor.is_some();
         format!("a_metric 1\nreactor_answered {answered}\n")
     }

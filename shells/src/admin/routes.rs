@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -24,6 +25,8 @@ pub struct Site {
     pub document: Value,
     pub patience: Duration,
     pub times: Times,
+    /// How often the admin thread failed and began anew.
+    pub restarts: AtomicU64,
     /// One copy of the engine's state or tables lies here at a time, however many ask for one.
     copying: Semaphore,
 }
@@ -31,7 +34,15 @@ pub struct Site {
 impl Site {
     pub fn new(options: Options) -> Site {
         let Options { reach, view, document, patience, times } = options;
-        Site { reach, view, document, patience, times, copying: Semaphore::new(1) }
+        Site {
+            reach,
+            view,
+            document,
+            patience,
+            times,
+            restarts: AtomicU64::new(0),
+            copying: Semaphore::new(1),
+        }
     }
 
     /// Like `told`, for what is large.
@@ -84,7 +95,8 @@ async fn metrics(State(site): State<Arc<Site>>) -> Response {
     // A reactor that is late is missing on the page, which is when the rest is needed.
     let patience = site.patience.min(METRICS_PATIENCE);
     let reactor = told(patience, |answer| site.reach.pulse(answer)).await.ok();
-    plain(StatusCode::OK, site.reach.metrics_page(reactor.as_ref()))
+    let restarts = site.restarts.load(Ordering::Relaxed);
+    plain(StatusCode::OK, site.reach.metrics_page(reactor.as_ref(), restarts))
 }
 
 /// The peer resets counters of an older kind that we do not have.
