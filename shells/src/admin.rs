@@ -64,11 +64,6 @@ impl Default for Times {
     }
 }
 
-impl Options {
-    /// Long enough for a reactor under load, short enough for a probe.
-    pub const PATIENCE: Duration = Duration::from_secs(5);
-}
-
 /// The running thread. Dropping it stops it.
 pub struct Admin {
     stop: watch::Sender<bool>,

@@ -277,7 +277,8 @@ fn closings() -> impl Iterator<Item = Closing> {
     std::iter::successors(Some(Closing::Protocol(ZmtpFault::Signature)), next)
 }
 
-/// How long an operator's request waits for the reactor.
+/// How long an operator's request waits for the reactor: long enough for one under load, short
+/// enough for a probe.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the end waits, once the reactor has ended, for operators' answers, the last facts and
 /// the log together (design §7).

@@ -118,12 +118,6 @@ impl Telemetry {
         }
     }
 
-    /// Whether a tenant's name was lost with the facts that the lane refused. Have the engine
-    /// name its tenants again; until then their keys count under `_unknown`.
-    pub fn names_are_missing(&self) -> bool {
-        self.fold.names_are_missing()
-    }
-
     /// What facts make of the page, and this process: the rest has no part in telemetry.
     pub fn page(&self, bus: BusGauges) -> String {
         let mut page = self.scraper.of_facts(bus);
