@@ -31,7 +31,9 @@ fn f49_a_segment_cut_short_ends_the_server_before_it_serves_what_is_lost() {
 
 #[test]
 fn f49_a_segment_whose_name_is_removed_is_told_of_and_served() {
-    let mut server = start(&[&SMALL[..], &SAMPLE_CHUNKS].concat());
+    // A name that no other start sweeps.
+    let named = ["--shm-name", &unique("unnamed")];
+    let mut server = start(&[&SMALL[..], &SAMPLE_CHUNKS, &named].concat());
     grown(&mut server);
     let name = pool_name(&server).expect("it is shared");
     let (mut client, _) = Client::registered(server.request, 1, SAMPLE);

@@ -2,8 +2,8 @@
 //! a signal handler, and no thread is needed. A hangup ends the server as SIGTERM does, unless who
 //! started it (`nohup`) wants hangups ignored.
 //!
-//! The one invariant: no signal is lost on the way to the end. Once nobody reads the pipes any more,
-//! a signal ends the process where it stands.
+//! The one invariant: no signal is lost on the way to the end. Once nobody reads the pipes any
+//! more, a signal ends the process where it stands.
 
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
