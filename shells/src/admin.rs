@@ -7,6 +7,7 @@
 
 mod answer;
 mod bodies;
+mod budget;
 mod cache;
 mod health;
 mod listen;
@@ -16,6 +17,7 @@ mod reach;
 mod routes;
 mod status;
 
+pub use budget::memory_bytes_max;
 pub use reach::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
 pub use status::View;
 
@@ -27,7 +29,7 @@ use std::io;
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -62,15 +64,9 @@ impl Default for Times {
     }
 }
 
-impl Options {
-    /// Long enough for a reactor under load, short enough for a probe.
-    pub const PATIENCE: Duration = Duration::from_secs(5);
-}
-
 /// The running thread. Dropping it stops it.
 pub struct Admin {
     stop: watch::Sender<bool>,
-    restarts: Arc<AtomicU64>,
     thread: Option<Ending>,
 }
 
@@ -84,36 +80,29 @@ impl Admin {
         let metrics = metrics.map(listening).transpose()?;
         let site = Arc::new(Site::new(options));
         let (stop, stopped) = watch::channel(false);
-        let restarts = Arc::new(AtomicU64::new(0));
-        let counted = restarts.clone();
         let thread = Ending::spawn("admin", move || {
-            keep_serving(&http, metrics.as_ref(), &site, &stopped, &counted);
+            keep_serving(&http, metrics.as_ref(), &site, &stopped);
         })?;
-        Ok(Admin { stop, restarts, thread: Some(thread) })
-    }
-
-    /// How often the thread panicked and began anew.
-    pub fn restarts(&self) -> u64 {
-        self.restarts.load(Ordering::Relaxed)
+        Ok(Admin { stop, thread: Some(thread) })
     }
 
     /// Stops accepting, lets requests under way end for a moment, and waits for the thread, though
     /// not for ever.
-    pub fn stop(mut self) {
-        self.end();
+    pub fn stop(mut self, patience: Duration) {
+        self.end(patience);
     }
 
-    fn end(&mut self) {
+    fn end(&mut self, patience: Duration) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            thread.within(END_PATIENCE);
+            thread.within(patience);
         }
     }
 }
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        self.end();
+        self.end(END_PATIENCE);
     }
 }
 
@@ -130,7 +119,6 @@ fn keep_serving(
     metrics: Option<&TcpListener>,
     site: &Arc<Site>,
     stopped: &watch::Receiver<bool>,
-    restarts: &AtomicU64,
 ) {
     loop {
         let served = catch_unwind(AssertUnwindSafe(|| {
@@ -141,7 +129,7 @@ fn keep_serving(
             Ok(Err(error)) => tracing::error!("The HTTP server ended ({error}) and begins anew."),
             Err(_) => tracing::error!("The HTTP server panicked and begins anew."),
         }
-        restarts.fetch_add(1, Ordering::Relaxed);
+        site.restarts.fetch_add(1, Ordering::Relaxed);
         if *stopped.borrow() {
             return;
         }

@@ -2,7 +2,7 @@
 //! counted from the one reading of the wall clock at start.
 //!
 //! The one invariant: logging never waits. Lines go through `sink` to a thread that writes them;
-//! texts that somebody else wrote are cut, so a line has a bound, too.
+//! texts that somebody else wrote are cut, and so is a line that is too long all the same.
 
 mod json;
 mod sink;
@@ -78,7 +78,7 @@ pub fn flush(patience: Duration) {
 }
 
 /// Bytes of lines that wait to be written or are being written, for `--print-memory`.
-pub const MEMORY_BYTES_MAX: u64 = 2 * (sink::LINES_MAX * (VALUE_BYTES_MAX + LINE_BYTES)) as u64;
+pub const MEMORY_BYTES_MAX: u64 = 2 * (sink::LINES_MAX * sink::LINE_BYTES_MAX) as u64;
 
 /// An unknown name silently means INFO (spec/http-cli §1.1).
 fn level_of(name: &str) -> LevelFilter {
@@ -115,8 +115,6 @@ fn cut(text: &str) -> Cow<'_, str> {
 
 /// Bytes of one value in a line.
 const VALUE_BYTES_MAX: usize = 4096;
-/// What a line has beside its longest value.
-const LINE_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests {
@@ -200,7 +198,7 @@ mod tests {
         let long = "é".repeat(VALUE_BYTES_MAX);
         for form in [Form::Text, Form::Json] {
             let text = logged(form, false, || tracing::info!(name = &*long, "{long}"));
-            assert!(text.len() < 2 * VALUE_BYTES_MAX + LINE_BYTES, "{}", text.len());
+            assert!(text.len() < 2 * VALUE_BYTES_MAX + 512, "{}", text.len());
             assert!(text.contains('…'), "it says that there was more");
         }
     }

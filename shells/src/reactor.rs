@@ -32,7 +32,7 @@ mod socket;
 mod waiting;
 
 pub use counters::{Closing, Counters};
-pub use listener::ListenAddress;
+pub use listener::{ListenAddress, SocketFile};
 pub use notes::{Look, Note, OperatorRequest, OperatorTeller};
 pub use shared::{Desk, SLOTS_PER_TURN};
 pub use signals::{Signal, Signals};

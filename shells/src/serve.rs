@@ -3,7 +3,8 @@
 //! Here and nowhere else the parts meet. Order at start: memory, engine, telemetry, the
 //! engines' path, operators' port, the engines' port; so a port that accepts means a server that
 //! answers. Order at the end:
-//! the reactor answers what is outstanding, operators' port, telemetry, the segment.
+//! the reactor answers what is outstanding, the segment, operators' port, telemetry. What comes
+//! after the segment shares one deadline, and a signal ends it at once.
 
 use crate::admin::{Admin, Options, Times, View};
 use crate::admin::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
@@ -13,12 +14,14 @@ use crate::log;
 use crate::reactor::watchdog::Sighting;
 use crate::reactor::{
     Closing, Counters, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor,
-    ReactorStatus, Watchdog,
+    ReactorStatus, SocketFile, Watchdog,
 };
 use crate::server::grow::{Received, Word, while_serving};
 use crate::server::news::{News, NewsOptions};
 use crate::server::threads;
-use crate::server::{Ground, LOG_PATIENCE, StartFault, announce_http, announce_serving};
+use crate::server::{
+    Ended, Ground, LOG_PATIENCE, StartFault, announce_http, announce_serving, left,
+};
 use crate::telemetry::{Backlog, Scraper, Telemetry, TelemetryConfig, facts, process_page};
 use kvtide_core::effect::{OperatorAnswer, Outbox};
 use kvtide_core::engine::Engine;
@@ -34,7 +37,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Serves until a signal comes. The exit status is the peer's: 130 or 143.
-pub fn serve(ground: Ground) -> Result<u8, StartFault> {
+pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     let Ground { settings, clock, signals, arena, grower, request, http, metrics } = ground;
     let whole = arena.bytes();
     let mut engine = Engine::new(settings.engine.clone());
@@ -50,18 +53,20 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     let mut reactor = Reactor::new(parts).map_err(StartFault::world)?;
     // Told once more, so that the gauges stand before the first tick.
     reactor.sender().put(Note::ArenaGrown { bytes }).ok();
+    let unread = signals.unread();
     reactor.watch(signals).map_err(StartFault::world)?;
     let facts_thread = threads::telemetry(receiver, telemetry, news(&settings));
     let facts_thread = facts_thread.map_err(StartFault::world)?;
-    let sender = reactor.sender();
-    while_serving(grower, whole, move |word| hear(&sender, word), thread::sleep)
-        .map_err(StartFault::world)?;
     let port = request.address().port();
     if let Some(path) = &settings.ipc_path {
         let address = ListenAddress::Path(path.clone());
         let failed = |error| StartFault::world(format!("--ipc-path {}: {error}", path.display()));
         reactor.listen(&address).map_err(failed)?;
     }
+    let (sender, socket) =
+        (reactor.sender(), settings.ipc_path.as_deref().and_then(SocketFile::at));
+    while_serving(grower, whole, move |word| hear(&sender, socket.as_ref(), word), thread::sleep)
+        .map_err(StartFault::world)?;
     let http_port = http.address().port();
     let reach = Reactors {
         sender: reactor.sender(),
@@ -83,14 +88,17 @@ pub fn serve(ground: Ground) -> Result<u8, StartFault> {
     announce_serving(&settings, port);
     announce_http(&settings, http_port);
     let ended = run(&mut reactor);
-    admin.stop();
     drop(reactor);
-    facts_thread.within(FLUSH_PATIENCE);
-    ended
+    // Nothing that others could see is left: from here on the end can be cut short anywhere.
+    unread.say();
+    let until = clock.now() + END_PATIENCE;
+    admin.stop(left(clock, until));
+    facts_thread.within(left(clock, until));
+    Ok(Ended { exit: ended?, until })
 }
 
 /// What the arena's helper says, on its thread.
-fn hear(sender: &Sender<Note<Engine>>, word: Word) -> Received {
+fn hear(sender: &Sender<Note<Engine>>, socket: Option<&SocketFile>, word: Word) -> Received {
     let note = match word {
         Word::Grown(bytes) => Note::ArenaGrown { bytes },
         Word::Pool(news) => Note::Pool(news),
@@ -98,6 +106,10 @@ fn hear(sender: &Sender<Note<Engine>>, word: Word) -> Received {
             // Nothing that L1 holds can be trusted any more, and no answer is better than a wrong
             // one: engines compute anew, and whoever watches starts a new server.
             tracing::error!("L1's segment was cut short from outside; what was stored is lost.");
+            // Ending here runs no destructor; the segment's name is gone already.
+            if let Some(socket) = socket {
+                socket.remove();
+            }
             log::flush(LOG_PATIENCE);
             std::process::exit(EXIT_STARTUP.into());
         }
@@ -206,9 +218,9 @@ impl Reach for Reactors {
         }
     }
 
-    fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String {
+    fn metrics_page(&self, reactor: Option<&ReactorSeen>, restarts: u64) -> String {
         let Some(scraper) = &self.scraper else { return process_page() };
-        scraper.page(self.backlog.gauges(self.clock.now()), reactor)
+        scraper.page(self.backlog.gauges(self.clock.now()), reactor, restarts)
     }
 }
 
@@ -265,9 +277,11 @@ fn closings() -> impl Iterator<Item = Closing> {
     std::iter::successors(Some(Closing::Protocol(ZmtpFault::Signature)), next)
 }
 
-/// How long an operator's request waits for the reactor.
+/// How long an operator's request waits for the reactor: long enough for one under load, short
+/// enough for a probe.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the end waits for the last facts to be worked off (design §7).
-const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end waits, once the reactor has ended, for operators' answers, the last facts and
+/// the log together (design §7).
+const END_PATIENCE: Duration = Duration::from_secs(2);
 /// The same keys are sampled on every server and after every restart (spec/metrics §3.3).
 const SAMPLING_SEED: u64 = 0x6B76_7469_6465;

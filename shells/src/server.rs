@@ -22,6 +22,7 @@ use crate::sockets::{BindError, Bound};
 use crate::{bench, entropy, log, version};
 use grow::BrokenOff;
 use kvtide_core::config::PoolKind;
+use kvtide_core::time::Instant;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::env;
 use std::ffi::OsString;
@@ -104,8 +105,22 @@ impl From<BrokenOff> for StartFault {
     }
 }
 
-/// Runs the program. `serve` serves until it is told to end, and says with which exit status.
-pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFault>) -> u8 {
+/// How serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub exit: u8,
+    /// For how long the log may look for its reader.
+    pub until: Instant,
+}
+
+/// Time until then.
+pub fn left(clock: Clock, until: Instant) -> Duration {
+    let now = clock.now();
+    until.max(now).since(now)
+}
+
+/// Runs the program. `serve` serves until it is told to end, and says how that was.
+pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<Ended, StartFault>) -> u8 {
     let clock = Clock::start();
     let ended = match parse(args) {
         Ok(Asked::Print { text, to_stdout, exit }) => return print(&text, to_stdout, exit),
@@ -131,9 +146,12 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<u8, StartFa
         }
         Err(fault) => Err(fault.into()),
     };
-    let exit = ended.unwrap_or_else(|fault| complain(&fault));
-    log::flush(LOG_PATIENCE);
-    exit
+    let ended = ended.unwrap_or_else(|fault| {
+        let exit = complain(&fault);
+        Ended { exit, until: clock.now() + LOG_PATIENCE }
+    });
+    log::flush(left(clock, ended.until));
+    ended.exit
 }
 
 /// What the flags come to on this machine, and now.
@@ -142,6 +160,10 @@ fn settle(
     warnings: Vec<String>,
     clock: Clock,
 ) -> Result<(Settings, Clock), StartFault> {
+    // A list is printed and nothing touched.
+    if !flags.memory.print_memory {
+        remove_stale_segments(flags.memory.shm_name.as_deref().unwrap_or_default());
+    }
     let start = Start {
         environment: &variable,
         machine: Machine::read(),
@@ -156,6 +178,14 @@ fn settle(
     Ok((settings, clock))
 }
 
+/// What killed servers left behind holds memory that L1 is to have, so it goes before anybody looks
+/// how much there is (F49).
+fn remove_stale_segments(wanted_name: &str) {
+    for stale in segment::sweep().into_iter().chain(segment::take_over(wanted_name)) {
+        tracing::info!("Removed segment {stale}, which a server of this user left behind.");
+    }
+}
+
 impl Ground {
     /// Takes every address, then memory.
     fn lay((settings, clock): (Settings, Clock)) -> Result<Ground, StartFault> {
@@ -164,9 +194,6 @@ impl Ground {
         let metrics = settings.metrics_port.and_then(|port| metrics_address(&settings, port));
         if let Some(warning) = exposure(request.address(), http.address()) {
             tracing::warn!("{warning}");
-        }
-        for stale in segment::sweep() {
-            tracing::info!("Removed segment {stale}, which a server of this user left behind.");
         }
         let mut signals = Signals::install().map_err(StartFault::world)?;
         let bytes = settings.engine.l1_bytes;

@@ -14,7 +14,7 @@ mod sdk;
 pub use facts::{Backlog, FactReceiver, FactSender, Lost, facts};
 
 use crate::admin::ReactorSeen;
-use kvtide_core::fact::{Fact, FactKey};
+use kvtide_core::fact::{Fact, FactKey, Gauges};
 use kvtide_core::metrics::page::{FamilyKind, Page, SeriesValue};
 use kvtide_core::metrics::{Fold, FoldConfig, Measurement, Metric, Text, Value};
 use kvtide_core::time::{Duration, Instant};
@@ -31,6 +31,25 @@ pub struct FactBatch {
     /// Facts of earlier turns for which the lane had no room.
     pub lost: u64,
     pub sockets: Sockets,
+}
+
+impl FactBatch {
+    /// What it holds in memory. Names are shared with whoever told them, but may outlive them here.
+    fn bytes(&self) -> u64 {
+        let names = self.facts.iter().map(|fact| match fact {
+            Fact::TenantNamed { model, salt, .. } | Fact::LookupSkipped { model, salt, .. } => {
+                model.len() + salt.len()
+            }
+            Fact::InstanceRegistered { model, .. } | Fact::RegistrationRefused { model, .. } => {
+                model.len()
+            }
+            Fact::Gauges(_) => size_of::<Gauges>(),
+            _ => 0,
+        });
+        let facts = self.facts.capacity() * size_of::<Fact>();
+        let keys = self.keys.capacity() * size_of::<FactKey>();
+        (size_of::<FactBatch>() + facts + keys + names.sum::<usize>()) as u64
+    }
 }
 
 /// How things stand at the reactor's sockets. Absolute, so a lost batch costs nothing.
@@ -99,12 +118,6 @@ impl Telemetry {
         }
     }
 
-    /// Whether a tenant's name was lost with the facts that the lane refused. Have the engine
-    /// name its tenants again; until then their keys count under `_unknown`.
-    pub fn names_are_missing(&self) -> bool {
-        self.fold.names_are_missing()
-    }
-
     /// What facts make of the page, and this process: the rest has no part in telemetry.
     pub fn page(&self, bus: BusGauges) -> String {
         let mut page = self.scraper.of_facts(bus);
@@ -112,9 +125,10 @@ impl Telemetry {
         page.render()
     }
 
-    /// Bytes of everything that telemetry remembers, when full: for `--print-memory`.
+    /// Bytes of everything that telemetry remembers, and of what waits for it, when full: for
+    /// `--print-memory`.
     pub fn memory_bytes_max() -> u64 {
-        Fold::memory_bytes_max() + sdk::memory_bytes_max()
+        Fold::memory_bytes_max() + sdk::memory_bytes_max() + facts::FACT_BYTES_MAX
     }
 }
 
@@ -132,12 +146,13 @@ impl Scraper {
 
     /// The page: all series, what they belong to, the reactor where it answered, the log and this
     /// process.
-    pub fn page(&self, bus: BusGauges, reactor: Option<&ReactorSeen>) -> String {
+    pub fn page(&self, bus: BusGauges, reactor: Option<&ReactorSeen>, restarts: u64) -> String {
         let mut page = self.of_facts(bus);
         if let Some(reactor) = reactor {
             pulse::add_reactor(reactor, &mut page);
         }
         pulse::add_log(&mut page);
+        pulse::add_restarts(restarts, &mut page);
         process::add_process(&mut page);
         page.render()
     }
@@ -202,7 +217,7 @@ mod tests {
         scraper.note_lost(4);
         scraper.note_failure("Fold");
         let bus = BusGauges { queued_facts: 5, drain_lag: Duration::from_millis(1500) };
-        let page = scraper.page(bus, None);
+        let page = scraper.page(bus, None, 0);
         assert_eq!(
             lines(&page, "lmcache_mp_event_bus"),
             [
@@ -231,7 +246,7 @@ mod tests {
         let batch =
             FactBatch { facts: vec![Fact::StaleEnding, Fact::StaleEnding], ..Default::default() };
         telemetry.take(&batch);
-        let page = std::thread::spawn(move || scraper.page(BusGauges::default(), None));
+        let page = std::thread::spawn(move || scraper.page(BusGauges::default(), None, 0));
         let page = page.join().expect("a scrape does not panic");
         assert_eq!(lines(&page, "kvtide_stale"), ["kvtide_stale_endings_total 2.0"]);
     }

@@ -62,7 +62,7 @@ const FLAGS: &[(&str, &[Bad])] = &[
     ("disable-observability", &[Switch]),
     ("disable-metrics", &[Switch]),
     ("disable-logging", &[Switch]),
-    ("metrics-sample-rate", &[Usage("0"), Usage("1.1"), Usage("-1"), Usage("nan")]),
+    ("metrics-sample-rate", &[Usage("1e-7"), Usage("0"), Usage("1.1"), Usage("-1"), Usage("nan")]),
     ("event-bus-queue-size", &[Usage("0"), Usage("-1"), Usage("x")]),
     ("enable-extra-logging", &[Switch]),
     ("extra-logging-interval", &[Usage("x"), Rule("0"), Rule("-1"), Rule("inf"), Rule("1e300")]),

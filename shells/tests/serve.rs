@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 /// A server on memory that is quickly had, at ports of its own. Killed when dropped.
@@ -52,6 +52,12 @@ impl Running {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it is a child of ours");
+    }
+
+    fn segment(&self) -> PathBuf {
+        let name = self.said.iter().find_map(|line| Some(line.split_once(", segment ")?.1));
+        let name = name.and_then(|rest| rest.split(' ').next()).expect("it is said at the start");
+        Path::new("/dev/shm").join(name)
     }
 
     /// The exit status after a signal, and the rest of the log where it is still read.
@@ -124,16 +130,32 @@ fn it_says_what_people_wait_for_and_ends_by_the_signals_name() {
             at("LMCache HTTP server initialized"),
         ];
         assert!(order.is_sorted(), "{:?}", server.said);
-        let line = &server.said[at("segment lmcache_l1_pool_")];
-        let name = line.split_once("segment ").expect("it is there").1;
-        let name = name.split(' ').next().expect("a name is a word").to_owned();
-        let segment = Path::new("/dev/shm").join(name);
+        let segment = server.segment();
         assert!(segment.exists(), "{segment:?}");
         assert!(server.get("/readyz").starts_with("HTTP/1.0 200"));
         let (ended, rest) = server.stop(signal);
         assert_eq!(ended, Some(code), "{rest}");
         assert!(!segment.exists(), "{segment:?} is left behind");
     }
+}
+
+/// Nobody reads its log, so the last lines are waited for; by then the segment is gone. A second
+/// signal that is taken cuts that short and gives its own name; one that is not leaves the first's.
+#[test]
+fn a_second_signal_ends_it_also_while_it_waits_for_the_readers_of_its_log() {
+    let cut_short = || {
+        let mut server = Running::start("DEBUG", &[]);
+        server.make_it_talk(5000);
+        let segment = server.segment();
+        server.signal(Signal::TERM);
+        while segment.exists() {
+            std::thread::yield_now();
+        }
+        server.signal(Signal::INT);
+        server.child.wait().expect("it is a child of ours").code() == Some(130)
+    };
+    // One may come in the instant before it counts, or after the server's patience has ended.
+    assert!((0..8).any(|_| cut_short()), "no second signal was taken");
 }
 
 #[test]
@@ -188,7 +210,8 @@ fn probes_that_connect_and_close_leave_no_trace() {
     assert!(server.get("/healthcheck").starts_with("HTTP/1.0 200"));
     let (code, rest) = server.stop(Signal::TERM);
     assert_eq!(code, Some(143));
-    assert_eq!(rest, "");
+    // L1's growth has a thread of its own, which may be late to tell of it.
+    assert!(rest.lines().all(|line| line.contains("L1 has its full size")), "{rest}");
 }
 
 #[test]
@@ -210,6 +233,7 @@ fn what_the_reactor_counts_is_on_the_page() {
     for name in [
         "kvtide_turn_seconds_bucket{le=\"+Inf\"}",
         "kvtide_turn_seconds_sum",
+        "kvtide_http_restarts_total",
         "kvtide_longest_turn_seconds{event=",
         "kvtide_connections ",
         "kvtide_connections_accepted_total",

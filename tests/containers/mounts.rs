@@ -114,6 +114,26 @@ fn f49_a_mount_that_fills_up_while_l1_grows_stops_it_until_there_is_room() {
     stop(server);
 }
 
+/// Two pools do not fit: the second start has to remove what the first left before it looks how
+/// much room there is.
+#[test]
+fn f49_after_a_kill_the_next_start_has_the_room_of_the_pool_that_was_left() {
+    let script = "mount -t tmpfs -o size=200m none /dev/shm\n\
+        \"$0\" \"$@\" --port 0 --http-port 0 2>/dev/null &\n\
+        while [ $(df --output=avail -B1M /dev/shm | tail -n 1) -gt 80 ]; do kill -0 $!; done\n\
+        kill -KILL $!\n\
+        wait $! || true\n";
+    let Some(launch) = contained(&["--mount"], script) else { return };
+    let asked = ["--l1-size-gb", "0.125", "--supported-transfer-mode", "engine_driven"];
+    for name in [&[][..], &["--shm-name", "left"]] {
+        let mut server = started(&launch, &[&asked[..], name].concat());
+        grown(&mut server);
+        assert_eq!(pool(&status(&server))["kind"], "shared", "{}", server.log());
+        assert!(server.log().contains("left behind"), "{}", server.log());
+        stop(server);
+    }
+}
+
 fn pool(status: &serde_json::Value) -> &serde_json::Value {
     &status["kvtide"]["pool"]
 }

@@ -1,7 +1,9 @@
 //! What somebody with access to `/dev/shm` does to a live server's segment.
 
 use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
-use crate::launch::{SMALL, grown, pool_name, segment, start, status, until, warning, warnings};
+use crate::launch::{
+    SMALL, grown, pool_name, segment, start, status, unique, until, warning, warnings,
+};
 use std::fs;
 use std::time::Duration;
 
@@ -9,8 +11,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn f49_a_segment_cut_short_ends_the_server_before_it_serves_what_is_lost() {
-    let mut server = start(&[&SMALL[..], &SAMPLE_CHUNKS].concat());
+    let socket = std::env::temp_dir().join(unique("torn"));
+    let named = ["--ipc-path", socket.to_str().expect("it is text")];
+    let mut server = start(&[&SMALL[..], &SAMPLE_CHUNKS, &named].concat());
     grown(&mut server);
+    assert!(socket.exists());
     let (mut client, name) = Client::registered(server.request, 1, SAMPLE);
     let prompt = Prompt::new(1, 2, SAMPLE);
     assert!(client.store_inline(&prompt));
@@ -21,12 +26,14 @@ fn f49_a_segment_cut_short_ends_the_server_before_it_serves_what_is_lost() {
     // By its own decision and with a last word, not by a signal.
     assert_eq!(server.wait(PATIENCE), Ok(Some(3)), "{}", server.log());
     assert!(server.log().contains("cut short from outside"), "{}", server.log());
-    fs::remove_file(path).expect("nobody was left to remove it");
+    assert!(!path.exists() && !socket.exists(), "it leaves nothing behind");
 }
 
 #[test]
 fn f49_a_segment_whose_name_is_removed_is_told_of_and_served() {
-    let mut server = start(&[&SMALL[..], &SAMPLE_CHUNKS].concat());
+    // A name that no other start sweeps.
+    let named = ["--shm-name", &unique("unnamed")];
+    let mut server = start(&[&SMALL[..], &SAMPLE_CHUNKS, &named].concat());
     grown(&mut server);
     let name = pool_name(&server).expect("it is shared");
     let (mut client, _) = Client::registered(server.request, 1, SAMPLE);

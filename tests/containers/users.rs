@@ -1,7 +1,9 @@
 //! Servers and engines of different users on one `/dev/shm`.
 
 use crate::client::{Client, Prompt, SAMPLE, SAMPLE_CHUNKS};
-use crate::launch::{SMALL, fails, grown, is_root, pool_name, release, segment, start, started};
+use crate::launch::{
+    SMALL, fails, grown, is_root, left_out, pool_name, release, segment, start, started,
+};
 use crate::launch::{stop, unique};
 use kvtide_tests::child;
 use std::fs;
@@ -19,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A command as another user without any capability. None, and a line, where that is not allowed.
 fn as_user(user: u32, group: u32, program: &str) -> Option<Command> {
     if !is_root() {
-        println!("left out: only root can become another user");
+        left_out("only root can become another user");
         return None;
     }
     let mut command = Command::new("setpriv");

@@ -30,6 +30,8 @@ struct Scripted {
     asked: Mutex<Vec<Ask>>,
     /// Neither asks nor looks are answered.
     silent: bool,
+    /// Asks alone are not answered.
+    deaf: bool,
     /// The mailbox is full.
     full: bool,
     age: Duration,
@@ -41,7 +43,7 @@ impl Reach for Scripted {
         if self.full {
             return Err(Unreachable::Busy);
         }
-        if self.silent {
+        if self.silent || self.deaf {
             // Kept for ever, like a question to a reactor that hangs.
             std::mem::forget(answer);
             return Ok(());
@@ -98,7 +100,7 @@ impl Reach for Scripted {
         self.age
     }
 
-    fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String {
+    fn metrics_page(&self, reactor: Option<&ReactorSeen>, _: u64) -> String {
         let answered = reactor.is_some();
         format!("a_metric 1\nreactor_answered {answered}\n")
     }
@@ -115,6 +117,7 @@ impl Server {
     fn with(scripted: Scripted, config: Config, document: Value) -> Server {
         let scripted = Arc::new(scripted);
         let patience = Duration::from_millis(if scripted.silent { 20 } else { 60_000 });
+        let patience = if scripted.deaf { bounds::NEVER } else { patience };
         let times = scripted.times;
         let view = View::new(config);
         let options = Options { reach: scripted.clone(), view, document, patience, times };

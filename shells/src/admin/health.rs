@@ -72,7 +72,7 @@ pub async fn config_adapters() -> Response {
 }
 
 pub async fn server_status(State(site): State<Arc<Site>>) -> Response {
-    match told(site.patience, |answer| site.reach.look(answer)).await {
+    match site.copied(|answer| site.reach.look(answer)).await {
         Ok(seen) => ok(site.view.document(&seen)),
         Err(unreachable) => error(StatusCode::SERVICE_UNAVAILABLE, reason(unreachable)),
     }

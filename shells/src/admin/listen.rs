@@ -3,9 +3,10 @@
 //! are too many (`places`).
 
 use super::Times;
-use super::bodies::shaped;
+use super::bodies::{self, shaped};
+use super::budget::Answers;
 use super::places::{Place, Places, TakenAway};
-use super::routes::{Site, is_probe, metrics_router, router};
+use super::routes::{METRICS, Site, is_probe, metrics_router, router};
 use axum::Router;
 use axum::http::header::{CONNECTION, HeaderValue};
 use axum::http::{Request, StatusCode};
@@ -39,15 +40,24 @@ pub fn serve(
     let served = runtime.block_on(async {
         tokio::spawn(look_after(site.clone()));
         let times = site.times;
+        let answers = Answers::new();
         let places = Places::new(CONNECTIONS_MAX, PROBES_MAX);
-        let main = Door { router: router(site.clone()), places, times };
+        let main = Door {
+            router: router(site.clone()),
+            places,
+            terms: Terms { times, answers: answers.clone(), pages_only: false },
+        };
         let main = listen(own(http)?, main, stopped.clone());
         let Some(metrics) = metrics else {
             main.await;
             return Ok(());
         };
         let places = Places::new(METRICS_CONNECTIONS_MAX, 0);
-        let page = Door { router: metrics_router(site), places, times };
+        let page = Door {
+            router: metrics_router(site),
+            places,
+            terms: Terms { times, answers, pages_only: true },
+        };
         tokio::join!(main, listen(own(metrics)?, page, stopped));
         Ok(())
     });
@@ -63,7 +73,16 @@ fn own(listener: &std::net::TcpListener) -> io::Result<TcpListener> {
 struct Door {
     router: Router,
     places: Places,
+    terms: Terms,
+}
+
+/// What holds for each of them.
+#[derive(Clone)]
+struct Terms {
     times: Times,
+    answers: Answers,
+    /// Every answer is a page for scrapers, whatever the path.
+    pages_only: bool,
 }
 
 /// Accepts until the end, and then lets requests under way end for a moment.
@@ -76,7 +95,7 @@ async fn listen(listener: TcpListener, door: Door, stopped: watch::Receiver<bool
                 Ok((stream, _)) => match door.places.take() {
                     Some((place, away)) => {
                         let served = Served { stream, place, away, stopped: stopped.clone() };
-                        connections.spawn(served.run(door.router.clone(), door.times));
+                        connections.spawn(served.run(door.router.clone(), door.terms.clone()));
                     }
                     // A socket that was just accepted has room for this; if not, it is as well.
                     None => drop(stream.try_write(TURNED_AWAY)),
@@ -116,11 +135,14 @@ struct Served {
 
 impl Served {
     /// Serves until it ends, its place is taken away, or the server ends.
-    async fn run(self, router: Router, times: Times) {
+    async fn run(self, router: Router, terms: Terms) {
         let Served { stream, place, away, stopped } = self;
         let router = TowerToHyperService::new(router);
         let place = Arc::new(place);
-        let service = service_fn(move |request| answer(router.clone(), place.clone(), request));
+        let times = terms.times;
+        let service = service_fn(move |request| {
+            answer(router.clone(), place.clone(), terms.clone(), request)
+        });
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(times.head)
@@ -141,20 +163,27 @@ impl Served {
 async fn answer(
     router: TowerToHyperService<Router>,
     place: Arc<Place>,
+    terms: Terms,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
-    place.is_busy();
-    let path = request.uri().path();
-    let answered = if place.probes_only && !is_probe(path) {
+    if place.probes_only && !is_probe(request.uri().path()) {
         let text = "too many requests at once; try again";
-        let mut busy = shaped(path, StatusCode::SERVICE_UNAVAILABLE, text);
+        let mut busy = shaped(request.uri().path(), StatusCode::SERVICE_UNAVAILABLE, text);
         busy.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        Ok(busy)
-    } else {
-        router.call(request).await
+        return Ok(busy);
+    }
+    // Whoever keeps us waiting for a body makes way for others.
+    let request = match bodies::whole(request, terms.times.body).await {
+        Ok(request) => request,
+        Err(refusal) => return Ok(refusal),
     };
+    place.is_busy();
+    let path = request.uri().path().to_owned();
+    let Ok(answered) = router.call(request).await;
+    let is_page = terms.pages_only || path == METRICS;
+    let answered = terms.answers.hold(&path, is_page, answered).await;
     place.is_idle();
-    answered
+    Ok(answered)
 }
 
 /// A connection that ends by itself when nothing moves: its reader has stopped reading.
@@ -236,9 +265,11 @@ const CONNECTIONS_MAX: usize = 256;
 const PROBES_MAX: usize = 16;
 /// Scrapers at once.
 const METRICS_CONNECTIONS_MAX: usize = 16;
+/// Sockets of both listeners.
+pub const SOCKETS_MAX: usize = CONNECTIONS_MAX + PROBES_MAX + METRICS_CONNECTIONS_MAX;
 /// Lines and bytes of a request's head; beyond them it is refused (431).
 const HEADERS_MAX: usize = 64;
-const HEAD_BYTES_MAX: usize = 16 << 10;
+pub const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long requests under way may take once the server ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

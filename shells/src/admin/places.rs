@@ -2,8 +2,8 @@
 //! the admin thread hold more than a few hundred sockets (design P3), and whoever holds one without
 //! using it makes way for whoever comes.
 //!
-//! The one invariant: a newcomer is turned away only while every place is held by a request that is
-//! being answered, and then those for probes are left.
+//! The one invariant: a newcomer is turned away only while every place is held by a request that
+//! came whole and is being answered, and then those for probes are left.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 pub async fn list(State(site): State<Arc<Site>>) -> Response {
-    match told(site.patience, |answer| site.reach.quotas(answer)).await {
+    match site.copied(|answer| site.reach.quotas(answer)).await {
         Ok(quotas) => {
             let users: Map<String, Value> = quotas.into_iter().map(user).collect();
             ok(json!({ "users": users }))

@@ -93,8 +93,9 @@ pub trait Reach: Send + Sync + 'static {
     /// Called about once a second by the admin thread, to look after the reactor.
     fn watch(&self) {}
 
-    /// The page for Prometheus, with what the reactor says of itself where it does.
-    fn metrics_page(&self, reactor: Option<&ReactorSeen>) -> String;
+    /// The page for Prometheus, with what the reactor says of itself where it does, and how often
+    /// the admin thread began anew.
+    fn metrics_page(&self, reactor: Option<&ReactorSeen>, restarts: u64) -> String;
 }
 
 /// Waits for what `put` makes the reactor tell, at most `patience`.

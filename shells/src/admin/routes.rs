@@ -2,18 +2,21 @@
 //! trailing slashes and HEAD (spec/http-cli §2.1).
 
 use super::answer::{method_not_allowed, not_found, plain};
-use super::reach::{Reach, told};
-use super::{Options, Times, View, bodies, cache, health, quota};
+use super::reach::{Reach, Teller, Unreachable, told};
+use super::{Options, Times, View, cache, health, quota};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{HOST, LOCATION};
 use axum::http::{HeaderValue, Method, StatusCode};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// What handlers share. Nothing of it changes.
 pub struct Site {
@@ -22,12 +25,36 @@ pub struct Site {
     pub document: Value,
     pub patience: Duration,
     pub times: Times,
+    /// How often the admin thread failed and began anew.
+    pub restarts: AtomicU64,
+    /// One copy of the engine's state or tables lies here at a time, however many ask for one.
+    copying: Semaphore,
 }
 
 impl Site {
     pub fn new(options: Options) -> Site {
         let Options { reach, view, document, patience, times } = options;
-        Site { reach, view, document, patience, times }
+        Site {
+            reach,
+            view,
+            document,
+            patience,
+            times,
+            restarts: AtomicU64::new(0),
+            copying: Semaphore::new(1),
+        }
+    }
+
+    /// Like `told`, for what is large.
+    pub async fn copied<T: Send + 'static>(
+        &self,
+        put: impl FnOnce(Teller<T>) -> Result<(), Unreachable>,
+    ) -> Result<T, Unreachable> {
+        let copied = timeout(self.patience, async {
+            let _turn = self.copying.acquire().await.map_err(|_| Unreachable::Ended)?;
+            told(self.patience, put).await
+        });
+        copied.await.unwrap_or(Err(Unreachable::Busy))
     }
 }
 
@@ -48,13 +75,12 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/cache/clear", post(cache::clear))
         .route("/quota", get(quota::list))
         .route("/quota/{salt}", get(quota::get).put(quota::put).delete(quota::delete))
-        .route("/metrics", get(metrics))
+        .route(METRICS, get(metrics))
         .route("/metrics/reset", post(metrics_reset))
         .route("/run_script", post(run_script))
         .fallback(|| async { not_found() })
         .method_not_allowed_fallback(|| async { method_not_allowed() })
-        .layer(from_fn_with_state(site.clone(), bodies::whole))
-        // The layer above has a bound of its own.
+        // Bodies are whole when they come here, within a bound of their own.
         .layer(DefaultBodyLimit::disable())
         .with_state(site)
         .layer(from_fn(conventions))
@@ -69,7 +95,8 @@ async fn metrics(State(site): State<Arc<Site>>) -> Response {
     // A reactor that is late is missing on the page, which is when the rest is needed.
     let patience = site.patience.min(METRICS_PATIENCE);
     let reactor = told(patience, |answer| site.reach.pulse(answer)).await.ok();
-    plain(StatusCode::OK, site.reach.metrics_page(reactor.as_ref()))
+    let restarts = site.restarts.load(Ordering::Relaxed);
+    plain(StatusCode::OK, site.reach.metrics_page(reactor.as_ref(), restarts))
 }
 
 /// The peer resets counters of an older kind that we do not have.
@@ -117,9 +144,11 @@ fn is_route(path: &str) -> bool {
 
 /// What probes and scrapers ask, which is answered when nothing else is.
 pub fn is_probe(path: &str) -> bool {
-    ["/livez", "/readyz", "/healthcheck", "/metrics"].contains(&path)
+    ["/livez", "/readyz", "/healthcheck", METRICS].contains(&path)
 }
 
+/// The page for scrapers.
+pub const METRICS: &str = "/metrics";
 /// How long a scrape waits for the reactor.
 const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -138,7 +167,7 @@ const ROUTES: &[&str] = &[
     "/periodic-threads-health",
     "/cache/clear",
     "/quota",
-    "/metrics",
+    METRICS,
     "/metrics/reset",
     "/run_script",
 ];

@@ -127,6 +127,15 @@ impl Grower {
         }
     }
 
+    /// Nobody new is to map the segment. A name that leads elsewhere by now is left alone.
+    pub fn remove_name(&self) {
+        if let Some(segment) = &self.segment
+            && Identity::at(&segment.name) == Some(segment.identity)
+        {
+            rustix::shm::unlink(segment.name.as_str()).ok();
+        }
+    }
+
     fn allocate(&self, bytes: u64) -> Result<(), Errno> {
         let Some(segment) = &self.segment else { return Ok(()) };
         let (file, at) = (&segment.file, self.usable);

@@ -202,9 +202,20 @@ pub fn fault_of_name(name: &str) -> Option<&'static str> {
 /// Removes every segment that a server of this user, by a name of its own choosing, left behind.
 /// Returns their names. Segments of the Python server share the general prefix but hold no lock
 /// while they live, so only names that this server invented are swept; a name given by an operator
-/// is taken over when the same name is asked for again.
+/// is taken over when the same name is asked for again (`take_over`).
 pub fn sweep() -> Vec<String> {
     sweep_prefix(OWN_PREFIX)
+}
+
+/// Removes what is left behind under a name that an operator gives. Its full name, where there was
+/// something; whatever else is in the way is told when the segment is made.
+pub fn take_over(name: &str) -> Option<String> {
+    if name.is_empty() || fault_of_name(name).is_some() {
+        return None;
+    }
+    let name = full_name(name);
+    Identity::at(&name)?;
+    matches!(remove_stale(&name), Ok(Attempt::Raced)).then_some(name)
 }
 
 fn sweep_prefix(prefix: &str) -> Vec<String> {
@@ -329,6 +340,19 @@ mod tests {
         assert_eq!(sweep_prefix(&prefix), [format!("{prefix}stale")]);
         assert_eq!(Identity::at(held.name()), Some(held.identity));
         assert_eq!(sweep_prefix(&prefix), [""; 0]);
+    }
+
+    #[test]
+    fn f49_a_name_is_taken_over_from_the_dead_and_from_nobody_else() {
+        let (stale, held) = (unique("dead"), unique("alive"));
+        leave_behind(&stale);
+        assert_eq!(take_over(&stale), Some(full_name(&stale)));
+        assert_eq!(Identity::at(&full_name(&stale)), None);
+        assert_eq!(take_over(&stale), None, "nothing is there any more");
+        let segment = Segment::create(&named(&held), 4096).expect("the name is free");
+        assert_eq!(take_over(&held), None);
+        assert_eq!(Identity::at(segment.name()), Some(segment.identity));
+        assert_eq!((take_over(""), take_over("../x")), (None, None));
     }
 
     #[test]

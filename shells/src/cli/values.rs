@@ -87,10 +87,10 @@ pub fn fraction(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("lies in 0..1".to_owned()) }
 }
 
-/// A fraction that is not zero.
+/// A fraction that is not zero, nor too small for what counts in millionths.
 pub fn rate(text: &str) -> Result<f64, String> {
     let value = fraction(text)?;
-    if value > 0.0 { Ok(value) } else { Err("is more than 0, at most 1".to_owned()) }
+    if value >= 1e-6 { Ok(value) } else { Err("is at least 0.000001, at most 1".to_owned()) }
 }
 
 /// Finite or not is a rule of the configuration, not of the syntax (exit status 1).

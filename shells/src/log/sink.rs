@@ -70,7 +70,13 @@ impl Sink {
 
     fn put(&self, line: &[u8]) {
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
-        if self.sender.put(line.to_vec()).is_err() {
+        let mut kept = line[..line.len().min(LINE_BYTES_MAX)].to_vec();
+        if kept.len() < line.len()
+            && let Some(last) = kept.last_mut()
+        {
+            *last = b'\n';
+        }
+        if self.sender.put(kept).is_err() {
             self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -132,6 +138,9 @@ impl<'a> MakeWriter<'a> for Sink {
 
 /// Lines that wait to be written.
 pub const LINES_MAX: usize = 1024;
+/// Bytes of one of them, its end of line included; what is longer is cut. Values are cut before
+/// (`log::cut`), so only a line with several long ones, or with much to escape, comes to this.
+pub const LINE_BYTES_MAX: usize = 16 << 10;
 /// Few enough that a reader which takes little keeps `waiting` honest.
 const LINES_PER_WRITE: usize = 64;
 const FLUSH_PAUSE: Duration = Duration::from_millis(1);
@@ -183,6 +192,21 @@ mod tests {
         let text: String = lines.iter().collect();
         assert!(text.starts_with("first\nmore\n"), "{text}");
         assert_eq!(text.lines().count() as u64, 1 + 3 * LINES_MAX as u64 - dropped);
+    }
+
+    #[test]
+    fn a_line_has_a_bound_and_still_its_end() {
+        let (permit, permits) = mpsc::channel();
+        let (written, lines) = mpsc::channel();
+        drop(permit);
+        let sink = Sink::start(Held { permits, written }, |_| {}).expect("a thread can be had");
+        let longest = [&[b'x'; LINE_BYTES_MAX - 1][..], b"\n"].concat();
+        let longer = [&[b'x'; 3 * LINE_BYTES_MAX][..], b"\n"].concat();
+        for line in [&longest, &longer] {
+            sink.put(line);
+            let written = lines.recv().expect("it is written");
+            assert_eq!(written.as_bytes(), longest);
+        }
     }
 
     /// A pipe whose reader has gone.

@@ -216,6 +216,27 @@ fn socket_file(path: &Path) -> Option<FileName> {
     found.file_type().is_socket().then(|| (found.dev(), found.ino()))
 }
 
+/// The socket file of a listener, for an end that drops nothing.
+#[derive(Clone, Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    name: FileName,
+}
+
+impl SocketFile {
+    /// The one that lies there now.
+    pub fn at(path: &Path) -> Option<SocketFile> {
+        Some(SocketFile { path: path.to_owned(), name: socket_file(path)? })
+    }
+
+    /// Unless somebody else has put another one there since.
+    pub fn remove(&self) {
+        if socket_file(&self.path) == Some(self.name) {
+            std::fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
 /// A socket file that nobody serves any more is replaced; one that is served is left alone, and so
 /// is every other file.
 fn bind_path(path: &Path) -> io::Result<UnixListener> {

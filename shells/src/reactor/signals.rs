@@ -1,13 +1,19 @@
 //! SIGINT, SIGTERM and SIGHUP become bytes in pipes that the reactor polls: nothing of ours runs in
 //! a signal handler, and no thread is needed. A hangup ends the server as SIGTERM does, unless who
 //! started it (`nohup`) wants hangups ignored.
+//!
+//! The one invariant: no signal is lost on the way to the end. Once nobody reads the pipes any
+//! more, a signal ends the process where it stands.
 
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::low_level::{pipe, unregister};
 use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why the process is told to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +36,28 @@ impl Signal {
 #[derive(Debug)]
 pub struct Signals {
     pipes: Vec<(Signal, UnixStream, SigId)>,
+    unread: Unread,
+}
+
+/// Said once nobody reads the pipes any more. Clones say the same.
+#[derive(Clone, Debug, Default)]
+pub struct Unread(Arc<AtomicBool>);
+
+impl Unread {
+    /// From now on a signal ends the process at once, with the exit status that names it.
+    pub fn say(&self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 impl Signals {
     /// From here on these signals are ours.
     pub fn install() -> io::Result<Signals> {
-        let pipe = |signal, number| -> io::Result<(Signal, UnixStream, SigId)> {
+        let unread = Unread::default();
+        let pipe = |signal: Signal, number| -> io::Result<(Signal, UnixStream, SigId)> {
+            // Stays for the rest of the process: who takes a signal over cannot give it back.
+            let status = signal.exit_code().into();
+            register_conditional_shutdown(number, status, unread.0.clone())?;
             let (reads, writes) = std::os::unix::net::UnixStream::pair()?;
             reads.set_nonblocking(true)?;
             let registration = pipe::register(number, writes)?;
@@ -45,7 +67,11 @@ impl Signals {
         if !is_ignored(SIGHUP) {
             pipes.push(pipe(Signal::Terminate, SIGHUP)?);
         }
-        Ok(Signals { pipes })
+        Ok(Signals { pipes, unread })
+    }
+
+    pub fn unread(&self) -> Unread {
+        self.unread.clone()
     }
 
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {

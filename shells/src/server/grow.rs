@@ -150,6 +150,8 @@ impl<T: FnMut(Word) -> Received, P: FnMut(Duration)> Helper<T, P> {
     fn grow(&mut self) -> ControlFlow<(), bool> {
         loop {
             let growth = self.grower.step();
+            // Growing takes as long as there is memory to fill, and clients are served meanwhile.
+            self.look()?;
             let waits = match growth {
                 Growth::Grown { usable } => {
                     // The next step says the same and more.
@@ -178,14 +180,21 @@ impl<T: FnMut(Word) -> Received, P: FnMut(Duration)> Helper<T, P> {
             let time = left.min(WATCH_EVERY);
             (self.pause)(time);
             left -= time;
-            let condition = self.grower.condition();
-            if condition == Condition::Torn {
-                self.say(Word::Torn)?;
-            }
-            let is_unnamed = condition != Condition::Sound;
-            self.announce(PoolNews { is_unnamed, ..self.news })?;
+            self.look()?;
         }
         ControlFlow::Continue(())
+    }
+
+    /// What has become of the segment, told where it is news.
+    fn look(&mut self) -> ControlFlow<()> {
+        let condition = self.grower.condition();
+        if condition == Condition::Torn {
+            // Who hears it ends the process where it stands.
+            self.grower.remove_name();
+            self.say(Word::Torn)?;
+        }
+        let is_unnamed = condition != Condition::Sound;
+        self.announce(PoolNews { is_unnamed, ..self.news })
     }
 
     fn announce(&mut self, news: PoolNews) -> ControlFlow<()> {
@@ -323,6 +332,30 @@ mod tests {
             file.set_len(if look == 0 { BYTES } else { 0 }).expect("the segment can be cut");
         });
         assert_eq!(words, [Word::Grown(BYTES), Word::Torn]);
+    }
+
+    #[test]
+    fn f49_a_segment_that_was_cut_short_is_told_while_l1_still_grows() {
+        let name = format!("test_{}_growing", std::process::id());
+        let options = SegmentOptions { name: Some(name), mode: 0o600, group: None };
+        let bytes = 4 * GROW_STEP_BYTES;
+        let (arena, grower) = Arena::shared(&options, bytes).expect("address space can be mapped");
+        let name = arena.pool_name().expect("the arena is shared");
+        let path = format!("{}/{name}", crate::arena::machine::SHM_DIRECTORY);
+        let (told, heard) = mpsc::channel();
+        let tell = move |word| {
+            told.send(word).ok();
+            if word == Word::Torn {
+                return Received::Ended;
+            }
+            let file = std::fs::File::options().write(true).open(&path).expect("it is ours");
+            file.set_len(4096).expect("the segment can be cut");
+            Received::Taken
+        };
+        let pause = |_| panic!("it is told before anybody waits");
+        let thread = while_serving(grower, bytes, tell, pause).expect("a thread can be had");
+        thread.join().expect("the grower does not panic");
+        assert_eq!(heard.iter().collect::<Vec<_>>(), [Word::Grown(GROW_STEP_BYTES), Word::Torn]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `--print-memory`: what this configuration can cost, table by table (design P3).
 
+use crate::admin;
 use crate::arena::sizing::Bytes;
 use crate::cli::Settings;
 use crate::log;
@@ -34,7 +35,11 @@ fn tables(engine: &Config) -> impl Iterator<Item = (&'static str, u64)> {
     let memo = ("token memo", MEMO_BYTES_MAX as u64);
     let telemetry = ("telemetry", Telemetry::memory_bytes_max());
     let lines = ("log lines", log::MEMORY_BYTES_MAX);
-    table_bytes(engine).into_iter().chain([memo, telemetry, lines]).chain(status::table_bytes())
+    let admin = ("HTTP", admin::memory_bytes_max());
+    table_bytes(engine)
+        .into_iter()
+        .chain([memo, telemetry, lines, admin])
+        .chain(status::table_bytes())
 }
 
 fn line(text: &mut String, name: &str, bytes: u64) {

@@ -18,13 +18,13 @@ pub fn telemetry(
     Ending::spawn("telemetry", move || {
         let mut batches = Vec::new();
         while facts.wait(&mut batches) || !batches.is_empty() {
-            for batch in &batches {
-                facts.begins(batch);
+            for batch in batches.drain(..) {
+                facts.begins(&batch);
                 let taken = catch_unwind(AssertUnwindSafe(|| {
                     if let Some(news) = &mut news {
-                        news.tell(batch);
+                        news.tell(&batch);
                     }
-                    telemetry.take(batch);
+                    telemetry.take(&batch);
                 }));
                 if taken.is_err() {
                     tracing::error!("Telemetry panicked; the facts of one turn are lost.");
@@ -32,7 +32,6 @@ pub fn telemetry(
                 }
                 facts.ends(batch);
             }
-            batches.clear();
             thread::sleep(GATHER);
         }
     })

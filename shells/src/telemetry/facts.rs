@@ -1,8 +1,9 @@
 //! The way of the facts from the reactor to the telemetry thread: the lane, with a bound on the
-//! facts that wait in it (`--event-bus-queue-size`).
+//! bytes that wait in it, and one on the facts where the operator gives it
+//! (`--event-bus-queue-size`).
 //!
-//! The one invariant: what waits is counted from the put to the end of the work on it, so the bound
-//! holds for the batch in hand, too.
+//! The one invariant: what waits is counted from the put to the end of the work on it, so the
+//! bounds hold for the batch in hand, too.
 
 use super::{BusGauges, FactBatch};
 use kvtide_core::limits::FACT_LANE_BATCHES;
@@ -11,7 +12,8 @@ use kvtide_lanes::lane::{Consumer, Producer, lane};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes both ends. Without `facts_max` only the lane's own bound holds, in batches.
+/// Makes both ends. Without `facts_max` facts are bounded by their bytes and, in batches, by the
+/// lane.
 pub fn facts(facts_max: Option<u64>) -> (FactSender, FactReceiver) {
     let (producer, consumer) = lane(FACT_LANE_BATCHES);
     let backlog = Arc::new(Backlog::default());
@@ -34,18 +36,22 @@ pub struct Lost;
 impl FactSender {
     /// Never waits.
     pub fn put(&mut self, batch: FactBatch) -> Result<(), Lost> {
-        let (facts, at) = (batch.facts.len() as u64, batch.at);
+        let (facts, bytes, at) = (batch.facts.len() as u64, batch.bytes(), batch.at);
         let waiting = self.backlog.facts.load(Ordering::Relaxed);
         // One batch always fits: a bound smaller than it would lose everything for ever.
         if waiting > 0 && waiting.saturating_add(facts) > self.facts_max {
             return Err(Lost);
         }
+        // No turn makes as much as this, all names told anew included.
+        if self.backlog.bytes.load(Ordering::Relaxed) + bytes > FACT_BYTES_MAX {
+            return Err(Lost);
+        }
         if waiting == 0 {
             self.backlog.oldest.store(at.0, Ordering::Relaxed);
         }
-        self.backlog.facts.fetch_add(facts, Ordering::Relaxed);
+        self.backlog.add(facts, bytes);
         self.producer.put(batch).map_err(|_| {
-            self.backlog.facts.fetch_sub(facts, Ordering::Relaxed);
+            self.backlog.subtract(facts, bytes);
             Lost
         })
     }
@@ -72,21 +78,37 @@ impl FactReceiver {
         self.backlog.oldest.store(batch.at.0, Ordering::Relaxed);
     }
 
-    /// It is done with.
-    pub fn ends(&self, batch: &FactBatch) {
-        self.backlog.facts.fetch_sub(batch.facts.len() as u64, Ordering::Relaxed);
+    /// It is done with, and gone.
+    pub fn ends(&self, batch: FactBatch) {
+        let (facts, bytes) = (batch.facts.len() as u64, batch.bytes());
+        drop(batch);
+        self.backlog.subtract(facts, bytes);
     }
 }
+
+/// Most bytes of facts that wait, for `--print-memory`.
+pub const FACT_BYTES_MAX: u64 = 32 << 20;
 
 /// What is on its way.
 #[derive(Debug, Default)]
 pub struct Backlog {
     facts: AtomicU64,
+    bytes: AtomicU64,
     /// When the oldest of them was made.
     oldest: AtomicU64,
 }
 
 impl Backlog {
+    fn add(&self, facts: u64, bytes: u64) {
+        self.facts.fetch_add(facts, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, facts: u64, bytes: u64) {
+        self.facts.fetch_sub(facts, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     pub fn gauges(&self, now: Instant) -> BusGauges {
         let queued_facts = self.facts.load(Ordering::Relaxed);
         let oldest = Instant(self.oldest.load(Ordering::Relaxed));
@@ -102,7 +124,8 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvtide_core::fact::Fact;
+    use kvtide_core::fact::{Fact, FactKey};
+    use kvtide_core::names::{ChunkHash, ScopeId, TenantId};
     use kvtide_core::time::Duration;
 
     fn batch(facts: usize, second: u64) -> FactBatch {
@@ -121,12 +144,43 @@ mod tests {
         let mut taken = Vec::new();
         assert!(receiver.wait(&mut taken));
         assert_eq!(sender.put(batch(1, 5)), Err(Lost), "what is in hand counts");
-        for batch in &taken {
-            receiver.begins(batch);
+        for batch in taken {
+            receiver.begins(&batch);
             receiver.ends(batch);
         }
         assert_eq!(receiver.backlog().gauges(Instant::from_secs(9)), BusGauges::default());
         assert_eq!(sender.put(batch(9, 6)), Ok(()), "one batch always fits");
+    }
+
+    #[test]
+    fn bytes_have_a_bound_with_and_without_one_on_facts() {
+        let keys = |bytes: usize| {
+            let key = FactKey {
+                hash: ChunkHash([0; 32]),
+                bytes: 1,
+                scope: ScopeId(0),
+                tenant: TenantId(0),
+            };
+            FactBatch { keys: vec![key; bytes / size_of::<FactKey>()], ..batch(1, 1) }
+        };
+        let named = || {
+            let text = || "x".repeat(1 << 20).into();
+            let fact = Fact::TenantNamed { tenant: TenantId(0), model: text(), salt: text() };
+            FactBatch { facts: vec![fact], ..batch(0, 1) }
+        };
+        for facts_max in [None, Some(1_000_000)] {
+            let (mut sender, mut receiver) = facts(facts_max);
+            assert_eq!(sender.put(keys(20 << 20)), Ok(()));
+            assert_eq!(sender.put(keys(20 << 20)), Err(Lost));
+            for _ in 0..5 {
+                assert_eq!(sender.put(named()), Ok(()));
+            }
+            assert_eq!(sender.put(named()), Err(Lost), "names have their length");
+            let mut taken = Vec::new();
+            assert!(receiver.wait(&mut taken));
+            taken.into_iter().for_each(|batch| receiver.ends(batch));
+            assert_eq!(sender.put(keys(20 << 20)), Ok(()), "what is done with leaves room");
+        }
     }
 
     #[test]

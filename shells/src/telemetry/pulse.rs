@@ -101,6 +101,12 @@ pub(super) fn add_log(page: &mut Page) {
     add_plain(page, "kvtide_log_lines_dropped_total", FamilyKind::Counter, help, lost);
 }
 
+pub(super) fn add_restarts(restarts: u64, page: &mut Page) {
+    let help = "How often the HTTP thread failed and began anew.";
+    let counter = FamilyKind::Counter;
+    add_plain(page, "kvtide_http_restarts_total", counter, help, restarts as f64);
+}
+
 /// Powers of two of nanoseconds: 1 microsecond to 17 seconds.
 const FIRST_BOUND: usize = 10;
 const LAST_BOUND: usize = 34;
@@ -136,11 +142,13 @@ mod tests {
         let mut page = Page::default();
         add_reactor(&reactor, &mut page);
         add_log(&mut page);
+        add_restarts(5, &mut page);
         for (name, labels, value) in [
             ("kvtide_connections", &[][..], 3.0),
             ("kvtide_connections_accepted_total", &[], 7.0),
             ("kvtide_connections_turned_away_total", &[("why", "full")], 2.0),
             ("kvtide_new_one_total", &[], 1.0),
+            ("kvtide_http_restarts_total", &[], 5.0),
             ("kvtide_connections_closed_total", &[("why", "protocol")], 4.0),
             ("kvtide_longest_turn_seconds", &[("event", "clear")], 0.002),
         ] {
