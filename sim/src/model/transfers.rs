@@ -192,7 +192,8 @@ impl Model {
     }
 
     /// The same for an instance that is registered no more, or with another layout: its own
-    /// request's copies of that range, at that rank, over the connection that commits, of registrations that have ended.
+    /// request's copies of that range, at that rank, over the connection that commits, of
+    /// registrations that have ended.
     pub(super) fn commit_late(&mut self, kind: Kind, transfer: Transfer) -> Vec<u64> {
         let numbers = self.orphans(kind, transfer);
         self.count(kind, numbers)
