@@ -75,8 +75,8 @@ fn operation(vector: &Vector) -> Operation {
 }
 
 // A server that was upgraded met clients of the version before, which sent one operation with fewer
-// payloads and waited for ever. What such a client sends is recorded (its suite of requests, through
-// a proxy that kept the bytes), and all of it must be understood.
+// payloads and waited for ever. What such a client sends is recorded: the requests of its suite,
+// through a proxy that kept the bytes. All of it must be understood.
 #[test]
 fn f15_recorded_messages_of_the_client_before_are_understood() {
     let recorded: Value =
