@@ -147,8 +147,9 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<Ended, Star
         Err(fault) => Err(fault.into()),
     };
     let ended = ended.unwrap_or_else(|fault| {
-        let exit = complain(&fault);
-        Ended { exit, until: clock.now() + LOG_PATIENCE }
+        // The reason is the last line (spec/http-cli §1.2).
+        log::flush(LOG_PATIENCE);
+        Ended { exit: complain(&fault), until: clock.now() + LOG_PATIENCE }
     });
     log::flush(left(clock, ended.until));
     ended.exit

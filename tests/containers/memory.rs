@@ -110,7 +110,10 @@ fn p3_resident_memory_is_l1_and_the_list() {
     let engine = status(&server);
     println!("full, beyond the pool: {:.1} MiB", full as f64 / MIB as f64);
 
-    let bound = list["all tables"] + PROGRAM_BYTES;
+    // Budgets for what is under way hold nothing by now and would hide what is not listed.
+    let budgets = ["connection buffers", "medium frames", "large frames", "HTTP", "log lines"];
+    let bound = list["all tables"] - budgets.map(|name| list[name]).iter().sum::<u64>();
+    let bound = bound + PROGRAM_BYTES;
     assert!(full <= bound, "{full} bytes are resident, {bound} were promised");
     // The tables that are full now, and what came to be resident with them.
     let share = |names: &[&str]| names.iter().map(|name| list[*name]).sum::<u64>();
@@ -123,7 +126,7 @@ fn p3_resident_memory_is_l1_and_the_list() {
     let taken = full - with_objects;
     println!("sessions and instances: {taken} bytes resident, {listed} listed; {engine}");
     assert_eq!(engine["active_sessions"], SESSIONS_MAX, "{engine}");
-    assert!(taken * 3 >= listed, "{taken} of {listed}");
+    assert!(taken <= listed + PROGRAM_BYTES && taken * 3 >= listed, "{taken} of {listed}");
     drop(client);
     stop(server);
 }
