@@ -141,7 +141,9 @@ fn f55_every_operation_answers_any_number_and_any_types_of_payloads_once() {
     for operation in Operation::ALL {
         let name = operation_frame(*operation);
         let count = operation.payload_count();
-        for given in (0..count + 3).filter(|given| *given != count) {
+        // Without its payload a clear is one of an older client, and would clear.
+        let least = (*operation == Operation::Clear) as usize;
+        for given in (least..count + 3).filter(|given| *given != count) {
             let frames = [&[&b"u"[..], &name], &vec![&b"\x00"[..]; given][..]].concat();
             expect_one_answer(&mut client, *operation, &frames, &format!("with {given} payloads"));
         }
