@@ -204,7 +204,8 @@ fn a_log_whose_reader_has_gone_costs_lines_and_nothing_else() {
     server.stderr = None;
     server.make_it_talk(10);
     assert!(server.get("/livez").starts_with("HTTP/1.0 200"));
-    assert!(server.lines_dropped() >= 10.0);
+    // The log's thread finds out when it writes, which may be a little later.
+    assert!((0..10_000).any(|_| server.lines_dropped() >= 10.0));
     assert_eq!(server.stop(Signal::TERM).0, Some(143));
 }
 
