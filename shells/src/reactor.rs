@@ -207,12 +207,12 @@ impl<E: Desk> Reactor<E> {
         while clock.now().since(began) < look {
             self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
             if !self.events.is_empty() {
-                self.waiting.waited(clock.now().since(began));
+                self.waiting.waited(clock.now().since(began), &self.events);
                 return Ok(());
             }
         }
         let polled = self.poll.poll(&mut self.events, Some(timeout - look));
-        self.waiting.waited(clock.now().since(began));
+        self.waiting.waited(clock.now().since(began), &self.events);
         polled
     }
 
