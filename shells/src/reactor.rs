@@ -231,6 +231,7 @@ impl<E: Desk> Reactor<E> {
         self.write();
         self.sweep();
         self.tell_facts();
+        self.waiting.turned(self.shared.door.turns.latest());
         self.shared.door.turns.end(self.shared.door.clock.now());
     }
 

@@ -11,6 +11,9 @@ use std::fmt::Write;
 pub struct EventName(u8);
 
 impl EventName {
+    /// So many names there are, that of no event included.
+    pub const COUNT: usize = NAMES.len();
+
     pub fn of(event: &Event<'_>) -> EventName {
         EventName(match event {
             Event::Tick => 1,

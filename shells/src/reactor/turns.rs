@@ -28,6 +28,8 @@ pub struct Turns {
     recent: Recent,
     began: Instant,
     slowest: (Duration, EventName),
+    /// The last event of this turn.
+    latest: EventName,
 }
 
 /// The reactor's pulse, for other threads to see.
@@ -80,16 +82,19 @@ impl Turns {
             longest_event: "",
         };
         let slowest = (Duration::ZERO, EventName::default());
-        Turns { times, last, recent: Recent::new(), began: Instant::ZERO, slowest }
+        let (began, latest) = (Instant::ZERO, EventName::default());
+        Turns { times, last, recent: Recent::new(), began, slowest, latest }
     }
 
     pub fn begin(&mut self, now: Instant) {
-        (self.began, self.slowest) = (now, (Duration::ZERO, EventName::default()));
+        (self.began, self.latest) = (now, EventName::default());
+        self.slowest = (Duration::ZERO, self.latest);
     }
 
     /// An event is about to be handled.
     pub fn begins(&mut self, now: Instant, name: EventName) {
         self.recent.begins(now, name);
+        self.latest = name;
         self.last.0.doing.store(name.to_index(), Ordering::Relaxed);
     }
 
@@ -115,6 +120,11 @@ impl Turns {
 
     pub fn times(&self) -> &TurnTimes {
         &self.times
+    }
+
+    /// The last event of this turn; that of no event is empty.
+    pub fn latest(&self) -> EventName {
+        self.latest
     }
 
     /// The last events that were begun.

@@ -1,29 +1,46 @@
 //! Whether to look before falling asleep. A thread that sleeps is woken for tens of microseconds,
 //! on a virtual machine for more than a hundred, and a client that speaks a few sentences in a row
-//! waits for that each time. So after a turn the reactor looks a little while longer where one
-//! client has been speaking sentence after sentence, and sleeps at once where it has not. Many
-//! clients at once keep it busy anyway, and a thread that never sleeps is put last by the system's
-//! scheduler.
+//! waits for that each time. So after a turn the reactor looks a little while longer where the
+//! sentence that it has just answered is one which its client mostly goes on from at once: a lookup
+//! is followed by the question for its result, a `prepare_store` by a long copy. Many clients at
+//! once keep it busy anyway, and a thread that never sleeps is put last by the system's scheduler.
 //!
 //! The one invariant: an idle server does not look, and looking never takes more than `LOOK_MAX` of
 //! a wait.
 
+use super::recent::EventName;
 use kvtide_core::time::Duration;
 use mio::{Events, Token};
 
 /// What waits have been like lately.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Waiting {
-    /// Share of waits that ended soon and by the same client as before, in 1/256; each wait counts
-    /// for an eighth.
-    soon: u32,
-    last: Option<Token>,
+    /// By the last event of the turn before: the share of waits that ended soon and by the same
+    /// client, in 1/256; each wait counts for an eighth. Turns without an event (`noop`, a part of a
+    /// message) have a place of their own.
+    soon: [u32; EventName::COUNT],
+    /// Who spoke last, where it was one, and what it asked for.
+    last: Option<(Token, EventName)>,
+}
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting { soon: [0; EventName::COUNT], last: None }
+    }
 }
 
 impl Waiting {
+    /// A turn is over; this was its last event.
+    pub fn turned(&mut self, event: EventName) {
+        if let Some((_, last)) = &mut self.last {
+            *last = event;
+        }
+    }
+
     /// How long to look for news before sleeping.
     pub fn look(&self) -> Duration {
-        if self.soon > MOSTLY { LOOK_MAX } else { Duration::ZERO }
+        let soon = self.last.map(|(_, event)| self.soon[usize::from(event.to_index())]);
+        if soon.is_some_and(|soon| soon > MOSTLY) { LOOK_MAX } else { Duration::ZERO }
     }
 
     /// A wait has ended after this time, asleep or not, with these events.
@@ -35,11 +52,14 @@ impl Waiting {
 
     /// `only` is whose news it was, where it was one's.
     fn ended(&mut self, time: Duration, only: Option<Token>) {
-        self.soon -= self.soon / 8;
-        if time <= LOOK_MAX && only.is_some() && only == self.last {
-            self.soon += WHOLE / 8;
+        if let Some((token, event)) = self.last {
+            let soon = &mut self.soon[usize::from(event.to_index())];
+            *soon -= *soon / 8;
+            if time <= LOOK_MAX && only == Some(token) {
+                *soon += WHOLE / 8;
+            }
         }
-        self.last = only;
+        self.last = only.map(|token| (token, EventName::default()));
     }
 }
 
@@ -53,24 +73,45 @@ const LOOK_MAX: Duration = Duration::from_micros(100);
 mod tests {
     use super::*;
 
+    const ONE: Option<Token> = Some(Token(7));
+
+    fn event(index: u8) -> EventName {
+        EventName::from_index(index).expect("a name")
+    }
+
+    /// One client asks for event 1, 2, 1 ..., and these waits in microseconds follow.
     fn after(waits: &[u64]) -> Waiting {
         let mut waiting = Waiting::default();
-        let one = Some(Token(7));
-        waits.iter().for_each(|micros| waiting.ended(Duration::from_micros(*micros), one));
+        waiting.ended(Duration::ZERO, ONE);
+        for (at, micros) in waits.iter().enumerate() {
+            waiting.turned(event(1 + at as u8 % 2));
+            waiting.ended(Duration::from_micros(*micros), ONE);
+        }
         waiting
+    }
+
+    fn look_after(waiting: &mut Waiting, index: u8) -> Duration {
+        waiting.turned(event(index));
+        waiting.look()
     }
 
     #[test]
     fn who_has_no_history_or_a_slow_one_sleeps_at_once() {
         assert_eq!(Waiting::default().look(), Duration::ZERO);
-        assert_eq!(after(&[1000; 100]).look(), Duration::ZERO);
-        assert_eq!(after(&[20, 1000].repeat(100)).look(), Duration::ZERO);
+        assert_eq!(look_after(&mut after(&[1000; 100]), 1), Duration::ZERO);
     }
 
     #[test]
     fn one_client_that_speaks_soon_again_is_looked_for() {
-        assert_eq!(after(&[20; 100]).look(), LOOK_MAX);
-        assert_eq!(after(&[20, 20, 20, 20, 1000].repeat(100)).look(), LOOK_MAX);
+        assert_eq!(look_after(&mut after(&[20; 100]), 1), LOOK_MAX);
+        assert_eq!(look_after(&mut after(&[20; 100]), 2), LOOK_MAX);
+    }
+
+    #[test]
+    fn what_a_pause_follows_is_told_from_what_it_does_not() {
+        let mut waiting = after(&[20, 8000].repeat(50));
+        assert_eq!(look_after(&mut waiting, 1), LOOK_MAX);
+        assert_eq!(look_after(&mut waiting, 2), Duration::ZERO);
     }
 
     #[test]
@@ -78,17 +119,18 @@ mod tests {
         let mut waiting = Waiting::default();
         for at in 0..100 {
             waiting.ended(Duration::from_micros(20), Some(Token(at % 3)));
+            assert_eq!(look_after(&mut waiting, 1), Duration::ZERO);
             waiting.ended(Duration::from_micros(20), None);
+            assert_eq!(look_after(&mut waiting, 1), Duration::ZERO);
         }
-        assert_eq!(waiting.look(), Duration::ZERO);
     }
 
     #[test]
     fn silence_ends_it_within_a_few_waits() {
         let mut waiting = after(&[20; 100]);
         let mut waits = 0;
-        while waiting.look() > Duration::ZERO {
-            waiting.ended(Duration::from_millis(1), Some(Token(7)));
+        while look_after(&mut waiting, 1) > Duration::ZERO {
+            waiting.ended(Duration::from_millis(1), ONE);
             waits += 1;
         }
         assert!(waits <= 4, "{waits}");
