@@ -198,24 +198,6 @@ impl<E: Desk> Reactor<E> {
         }
     }
 
-    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        if timeout.is_zero() {
-            return self.poll.poll(&mut self.events, Some(timeout));
-        }
-        let clock = self.shared.door.clock;
-        let (began, look) = (clock.now(), self.waiting.look().min(timeout));
-        while clock.now().since(began) < look {
-            self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
-            if !self.events.is_empty() {
-                self.waiting.waited(clock.now().since(began), &self.events);
-                return Ok(());
-            }
-        }
-        let polled = self.poll.poll(&mut self.events, Some(timeout - look));
-        self.waiting.waited(clock.now().since(began), &self.events);
-        polled
-    }
-
     fn turn(&mut self) {
         let now = self.shared.door.clock.now();
         self.shared.now = now;
@@ -233,29 +215,6 @@ impl<E: Desk> Reactor<E> {
         self.tell_facts();
         self.waiting.turned(self.shared.door.turns.latest());
         self.shared.door.turns.end(self.shared.door.clock.now());
-    }
-
-    /// How long the next poll may wait: not at all while somebody can be brought forward.
-    fn timeout(&self) -> Duration {
-        let now = self.shared.door.clock.now();
-        let accepting = self.listeners.iter().any(|listener| listener.ready);
-        let busy = !self.ready.is_empty()
-            || !self.shared.dirty.is_empty()
-            || (accepting && now >= self.accept_after);
-        if busy {
-            return Duration::ZERO;
-        }
-        let mut until = now + HEARTBEAT;
-        if accepting {
-            until = until.min(self.accept_after);
-        }
-        if let Some(tick) = self.shared.door.engine.next_tick() {
-            until = until.min(tick);
-        }
-        if let Some(stopping) = &self.stopping {
-            until = until.min(stopping.next_step(now));
-        }
-        until.since(now)
     }
 
     fn take_edges(&mut self) {

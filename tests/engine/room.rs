@@ -232,6 +232,49 @@ fn p7_held_objects_in_front_of_the_coldest_run_are_looked_past() {
     assert_eq!(gone.iter().map(|key| key.bytes).collect::<Vec<_>>(), [4096]);
 }
 
+/// A pool full of small objects, and a large one's store that found no room: a window is emptied
+/// for it over several turns. Workers of the large size and of another small one.
+fn with_a_window_emptied() -> (Bench, Worker, Worker) {
+    let mut config = without_watermark(8);
+    config.limits.work_units = 64;
+    config.l1_align_bytes = 4096;
+    config.l1_objects_max = 4096;
+    let mut bench = Bench::new(config);
+    let small = Worker::new(1).with_layout(layout_of(4096));
+    let large = Worker::new(2).with_model("large").with_layout(layout_of(4 * MIB));
+    let other = Worker::new(3).with_model("other").with_layout(layout_of(2 * 4096));
+    [&small, &large, &other].iter().for_each(|worker| bench.register(worker));
+    for part in 0..64 {
+        let chunks = prompt((b'0' + part) as char, 32);
+        assert_eq!(bench.store(&small, &chunks, 0..32).len(), 32);
+    }
+    bench.take_told();
+    assert_eq!(bench.store(&large, &prompt('L', 1), 0..1), []);
+    assert_eq!(refused(&bench.take_told()), [(NoRoom::Busy, 1)]);
+    bench.settle();
+    assert_eq!(evicted(&bench.take_told(), Removal::Pressure).len(), 4 * 256);
+    (bench, large, other)
+}
+
+// Found by reading: blocks that a job had emptied for a large object went to small ones that came
+// before it did, so that under a stream of small stores it never got in.
+#[test]
+fn f20_a_window_emptied_over_turns_is_kept_for_who_asked() {
+    let (mut bench, large, other) = with_a_window_emptied();
+    bench.store(&other, &prompt('o', 8), 0..8);
+    assert_eq!(bench.store(&large, &prompt('L', 1), 0..1).len(), 1);
+    assert_eq!(bench.hit(&large, "r", &prompt('L', 1)), 1);
+}
+
+#[test]
+fn f20_a_window_that_nobody_comes_back_for_is_everybodys() {
+    let (mut bench, _, other) = with_a_window_emptied();
+    bench.advance(Duration::from_secs(3));
+    bench.take_told();
+    assert_eq!(bench.store(&other, &prompt('o', 8), 0..8).len(), 8);
+    assert_eq!(evicted(&bench.take_told(), Removal::Pressure), []);
+}
+
 #[test]
 fn f17_an_arena_that_still_grows_says_so() {
     let mut bench = Bench::without_arena(without_watermark(4));

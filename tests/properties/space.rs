@@ -27,6 +27,8 @@ enum Op {
     EmptyWindow { size: usize },
     DrainWindow { size: usize },
     Undrain,
+    Emptied,
+    Age,
     ReserveZero,
     ReserveHuge { bytes: u64 },
 }
@@ -44,6 +46,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => (0..SIZES.len()).prop_map(|size| Op::EmptyWindow { size }),
         1 => (0..SIZES.len()).prop_map(|size| Op::DrainWindow { size }),
         1 => Just(Op::Undrain),
+        2 => Just(Op::Emptied),
+        1 => Just(Op::Age),
         1 => Just(Op::ReserveZero),
         1 => prop_oneof![ARENA + 1..2 * ARENA, u64::MAX - 5000..=u64::MAX]
             .prop_map(|bytes| Op::ReserveHuge { bytes }),
@@ -84,10 +88,21 @@ struct Model {
     draining: Option<Drained>,
 }
 
-/// A window whose runs give nothing out, those that had an object when it began.
+/// A window whose runs give nothing out, those that had an object when it began, and whose blocks
+/// are kept for one size.
 struct Drained {
     window: Window,
     runs: Vec<RunId>,
+    slot_bytes: u64,
+    /// Ticks that it is still kept, once it is empty.
+    ticks_left: Option<u32>,
+}
+
+impl Drained {
+    fn overlaps(&self, first: u64, end: u64) -> bool {
+        let kept = self.window.first_block as u64;
+        first < kept + self.window.blocks as u64 && end > kept
+    }
 }
 
 fn aligned(bytes: u64) -> u64 {
@@ -126,9 +141,19 @@ impl Model {
         assert!(!is_draining, "a draining run gave a slot out");
         let slot_bytes = space.slot_bytes(&extent);
         self.live.push(Live { extent, slot_bytes, is_held: false });
-        if !self.stamps.iter().any(|(run, _)| *run == extent.run) {
-            self.stamps.push((extent.run, 0));
+        if self.stamps.iter().any(|(run, _)| *run == extent.run) {
+            return;
         }
+        self.stamps.push((extent.run, 0));
+        // A new run: the kept window opens to its own size and to nobody else.
+        let Some(kept) = &self.draining else { return };
+        if kept.slot_bytes == slot_bytes && kept.ticks_left.is_some() {
+            self.draining = None;
+            return;
+        }
+        let first = extent.run.0 as u64;
+        let is_taken = kept.overlaps(first, first + run_blocks(slot_bytes));
+        assert!(!is_taken, "a run of another size lies in what is kept");
     }
 
     fn is_draining(&self, run: RunId) -> bool {
@@ -163,8 +188,11 @@ impl Model {
         runs
     }
 
-    /// Newest touch in a window, None where something in it is held.
+    /// Newest touch in a window, None where something in it is held or kept.
     fn window_stamp(&self, first: u64, blocks: u64) -> Option<u64> {
+        if self.draining.as_ref().is_some_and(|kept| kept.overlaps(first, first + blocks)) {
+            return None;
+        }
         let runs = self.runs();
         let inside = || {
             runs.iter().filter(|run| (run.id.0 as u64) < first + blocks && run.end_block > first)
@@ -177,6 +205,7 @@ impl Model {
 
     fn check(&self, space: &Space) {
         assert_eq!(space.audit(), Ok(()));
+        assert_eq!(space.is_keeping(), self.draining.is_some());
         // I-15
         let used: u64 = self.live.iter().map(|one| one.slot_bytes).sum();
         assert_eq!(space.used_bytes(), used);
@@ -249,6 +278,8 @@ impl Model {
             Op::EmptyWindow { size } => self.empty_window(space, SIZES[size]),
             Op::DrainWindow { size } => self.drain_window(space, SIZES[size]),
             Op::Undrain => self.undrain(space),
+            Op::Emptied => self.emptied(space),
+            Op::Age => self.age(space),
             Op::ReserveZero => self.refused(space, 0, NoSpace::ZeroSize),
             Op::ReserveHuge { bytes } => self.refused(space, bytes, NoSpace::TooLarge),
         }
@@ -312,9 +343,28 @@ impl Model {
         let runs: Vec<RunId> = space.runs_in(window).collect();
         let used = runs.iter().map(|run| space.occupied(*run).count()).sum::<usize>();
         assert_eq!(space.used_in(window), used);
-        space.drain(window);
+        space.drain(window, bytes);
         assert_eq!(space.next_draining(window).map(|(run, _)| run), runs.first().copied());
-        self.draining = Some(Drained { window, runs });
+        let slot_bytes = aligned(bytes);
+        self.draining = Some(Drained { window, runs, slot_bytes, ticks_left: None });
+    }
+
+    fn emptied(&mut self, space: &mut Space) {
+        let Some(kept) = &mut self.draining else { return };
+        if kept.runs.is_empty() && kept.ticks_left.is_none() {
+            assert_eq!(space.next_draining(kept.window), None);
+            space.is_emptied();
+            kept.ticks_left = Some(2);
+        }
+    }
+
+    fn age(&mut self, space: &mut Space) {
+        space.age_kept();
+        let Some(Drained { ticks_left: Some(ticks), .. }) = &mut self.draining else { return };
+        *ticks -= 1;
+        if *ticks == 0 {
+            self.draining = None;
+        }
     }
 
     fn undrain(&mut self, space: &mut Space) {

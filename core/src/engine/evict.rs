@@ -10,6 +10,7 @@ pub const TICK: Duration = Duration::from_secs(1);
 
 /// Looks at the watermark. Starts a pass where usage has reached it.
 pub fn tick(turn: &mut Turn) {
+    turn.l1.age_kept();
     let used = turn.l1.used_bytes();
     // The configured size counts while the arena still grows: eviction must not start at 80 % of
     // the first step (spec/storage §2, trap).

@@ -31,8 +31,10 @@ mod audit;
 mod classes;
 mod drain;
 mod free;
+mod keep;
 mod window;
 
+use keep::Kept;
 pub use window::Window;
 
 use crate::bits::BitTree;
@@ -90,6 +92,7 @@ pub struct Space {
     /// By first block. Meaningless where no run begins.
     runs: Vec<Run>,
     free_blocks: BitTree,
+    kept: Option<Kept>,
     /// Free slots of open runs. Slot `i` of the run at block `b` is number
     /// `b * slots_per_block_max + i`.
     free_slots: BitTree,
@@ -151,6 +154,7 @@ impl Space {
             owners: vec![0; blocks],
             runs: vec![Run::default(); blocks],
             free_blocks: BitTree::new(blocks),
+            kept: None,
             free_slots: BitTree::new(blocks * (block_bytes / slot_bytes_min) as usize),
             classes: Classes::new(),
             partial: Lists::new(SIZE_CLASSES_MAX, blocks),
@@ -185,7 +189,8 @@ impl Space {
                     return Err(NoSpace::ClassTable);
                 }
                 let shape = self.shape(slot_bytes);
-                let first = self.find_place(shape.blocks).ok_or(NoSpace::ClassFull)?;
+                let first =
+                    self.find_place_for(slot_bytes, shape.blocks).ok_or(NoSpace::ClassFull)?;
                 let class = self.classes.insert(slot_bytes, shape);
                 (class, self.open_run_at(class, first))
             }
@@ -279,8 +284,9 @@ impl Space {
         let Ok(slot_bytes) = self.check_size(bytes) else { return false };
         match self.classes.find(slot_bytes) {
             Some(class) if !self.partial.is_empty(class as u32) => true,
-            Some(class) => self.find_free(self.classes.at(class).shape.blocks, &mut 0).is_some(),
             None if self.classes.is_full() => false,
+            _ if self.is_kept_for(slot_bytes) => true,
+            Some(class) => self.find_free(self.classes.at(class).shape.blocks, &mut 0).is_some(),
             None => self.find_free(self.shape(slot_bytes).blocks, &mut 0).is_some(),
         }
     }
@@ -293,7 +299,8 @@ impl Space {
             None if self.classes.is_full() => return Err(NoSpace::ClassTable),
             None => (0, self.shape(slot_bytes)),
         };
-        Ok(free + self.count_free(shape.blocks) * shape.slots as u64)
+        let kept = self.is_kept_for(slot_bytes);
+        Ok(free + self.count_free(shape.blocks, kept) * shape.slots as u64)
     }
 
     /// The class that objects of this size belong to, where one is open.
@@ -402,7 +409,8 @@ impl Space {
     }
 
     fn open_run(&mut self, class: u16) -> Option<u32> {
-        let first = self.find_place(self.classes.at(class).shape.blocks)?;
+        let entry = self.classes.at(class);
+        let first = self.find_place_for(entry.slot_bytes, entry.shape.blocks)?;
         Some(self.open_run_at(class, first))
     }
 
@@ -436,8 +444,7 @@ impl Space {
             entry.free_slots -= shape.slots as u64;
         }
         self.owners[first as usize..][..shape.blocks as usize].fill(0);
-        self.free_blocks.insert_range(first as usize, shape.blocks as usize);
-        self.blocks_free += shape.blocks;
+        self.set_free(first, shape.blocks);
         self.waste_bytes -= shape.waste_bytes;
         if self.classes.at(run.class).runs == 0 {
             self.classes.remove(run.class);

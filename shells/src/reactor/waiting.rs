@@ -9,15 +9,17 @@
 //! a wait.
 
 use super::recent::EventName;
+use super::{Desk, HEARTBEAT, Reactor};
 use kvtide_core::time::Duration;
 use mio::{Events, Token};
+use std::io;
 
 /// What waits have been like lately.
 #[derive(Debug)]
 pub struct Waiting {
     /// By the last event of the turn before: the share of waits that ended soon and by the same
-    /// client, in 1/256; each wait counts for an eighth. Turns without an event (`noop`, a part of a
-    /// message) have a place of their own.
+    /// client, in 1/256; each wait counts for an eighth. Turns without an event (`noop`, a part of
+    /// a message) have a place of their own.
     soon: [u32; EventName::COUNT],
     /// Who spoke last, where it was one, and what it asked for.
     last: Option<(Token, EventName)>,
@@ -60,6 +62,49 @@ impl Waiting {
             }
         }
         self.last = only.map(|token| (token, EventName::default()));
+    }
+}
+
+impl<E: Desk> Reactor<E> {
+    pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        if timeout.is_zero() {
+            return self.poll.poll(&mut self.events, Some(timeout));
+        }
+        let clock = self.shared.door.clock;
+        let (began, look) = (clock.now(), self.waiting.look().min(timeout));
+        while clock.now().since(began) < look {
+            self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
+            if !self.events.is_empty() {
+                self.waiting.waited(clock.now().since(began), &self.events);
+                return Ok(());
+            }
+        }
+        let polled = self.poll.poll(&mut self.events, Some(timeout - look));
+        self.waiting.waited(clock.now().since(began), &self.events);
+        polled
+    }
+
+    /// How long the next poll may wait: not at all while somebody can be brought forward.
+    pub(super) fn timeout(&self) -> Duration {
+        let now = self.shared.door.clock.now();
+        let accepting = self.listeners.iter().any(|listener| listener.ready);
+        let busy = !self.ready.is_empty()
+            || !self.shared.dirty.is_empty()
+            || (accepting && now >= self.accept_after);
+        if busy {
+            return Duration::ZERO;
+        }
+        let mut until = now + HEARTBEAT;
+        if accepting {
+            until = until.min(self.accept_after);
+        }
+        if let Some(tick) = self.shared.door.engine.next_tick() {
+            until = until.min(tick);
+        }
+        if let Some(stopping) = &self.stopping {
+            until = until.min(stopping.next_step(now));
+        }
+        until.since(now)
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Looking for room is work like any other. A request that has used up its turn gets what has been
 //! found by then. A stretch that holds more than the turn can evict is drained: a job empties it,
-//! and the store that comes after that finds it.
+//! and what is free of it is kept for the size that asked until a second or two later.
 
 use super::objects::{Object, State};
 use super::{Found, Key, L1};
@@ -273,13 +273,16 @@ impl L1 {
         }
         let coldest = self.space.coldest_window(bytes);
         work.spend_steps(self.space.take_steps());
-        let Some(window) = coldest else { return Emptied::Not };
+        let is_new = !self.space.is_keeping();
+        let Some(window) = coldest else {
+            // What is kept is kept for moments only.
+            return if is_new { Emptied::Not } else { Emptied::Later { is_new } };
+        };
         work.spend_steps(2 * window.blocks as usize);
         let words = self.space.words_in(window);
         if self.space.used_in(window) + words.div_ceil(STEPS_OF_A_FEW) > work.left() {
-            let is_new = self.emptying.is_none();
             if is_new {
-                self.space.drain(window);
+                self.space.drain(window, bytes);
                 self.emptying = Some(Emptying { window, at: None });
             }
             return Emptied::Later { is_new };
@@ -303,7 +306,8 @@ impl L1 {
             work.spend_steps(self.space.take_steps());
             if !can_go {
                 self.space.undrain(window);
-                break;
+                self.emptying = None;
+                return true;
             }
             let mut slot = at.filter(|(last, _)| *last == run).map_or(0, |(_, slot)| slot);
             while let Some((next, offset)) = self.space.next_taken(run, slot) {
@@ -321,8 +325,14 @@ impl L1 {
             }
             at = None;
         }
+        self.space.is_emptied();
         self.emptying = None;
         true
+    }
+
+    /// A tick of the clock: a window that was emptied for somebody is not kept for ever.
+    pub fn age_kept(&mut self) {
+        self.space.age_kept();
     }
 
     /// What a slot for an object of this size takes.

@@ -35,9 +35,11 @@ impl Space {
 
     fn audit_free_block(&self, block: u32, counted: &mut Counted) -> Result<u32, &'static str> {
         let is_published = block < self.blocks_published;
+        let is_kept = self.is_kept(block);
+        holds(is_published || !is_kept, "I-17: what is kept is published")?;
         holds(
-            self.free_blocks.contains(block as usize) == is_published,
-            "I-17: a published block without a run is free, any other is not",
+            self.free_blocks.contains(block as usize) == (is_published && !is_kept),
+            "I-17: a published block without a run is free or kept, any other is not",
         )?;
         holds(self.runs[block as usize] == Run::default(), "I-17: a free block keeps no run")?;
         let slots = self.slots_per_block();
@@ -45,7 +47,7 @@ impl Space {
             self.free_slots.count_range(block as usize * slots, slots) == 0,
             "I-17: a free block has no free slots",
         )?;
-        counted.free_blocks += is_published as u32;
+        counted.free_blocks += (is_published && !is_kept) as u32;
         Ok(block + 1)
     }
 

@@ -17,8 +17,10 @@ impl Space {
         self.runs_in(window).map(|run| self.runs[run.0 as usize].slots as usize / 64 + 1).sum()
     }
 
-    /// The runs of a window give no slot out from now on.
-    pub fn drain(&mut self, window: Window) {
+    /// The runs of a window give no slot out from now on, and what becomes free in it is kept for
+    /// objects of this size.
+    pub fn drain(&mut self, window: Window, bytes: u64) {
+        self.keep(window, self.slot_bytes_for(bytes));
         let mut from = window.first_block;
         while let Some(run) = self.run_from(window, from) {
             from = run.0 + self.run_class(run.0).shape.blocks;
@@ -37,6 +39,7 @@ impl Space {
 
     /// What is still draining in a window becomes usable again.
     pub fn undrain(&mut self, window: Window) {
+        self.let_go();
         let mut from = window.first_block;
         while let Some(run) = self.run_from(window, from) {
             from = run.0 + self.run_class(run.0).shape.blocks;

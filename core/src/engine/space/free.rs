@@ -3,8 +3,11 @@
 use super::Space;
 
 impl Space {
-    /// `find_free`, with its cost remembered.
-    pub(super) fn find_place(&mut self, blocks: u32) -> Option<u32> {
+    /// `find_free`, with its cost remembered. What is kept for this size is free for it.
+    pub(super) fn find_place_for(&mut self, slot_bytes: u64, blocks: u32) -> Option<u32> {
+        if self.is_kept_for(slot_bytes) {
+            self.let_go();
+        }
         let mut steps = 0;
         let found = self.find_free(blocks, &mut steps);
         self.steps.0 += steps;
@@ -35,22 +38,20 @@ impl Space {
         core::mem::take(&mut self.steps.0)
     }
 
-    /// How many disjoint runs of this length would find a place.
-    pub(super) fn count_free(&self, blocks: u32) -> u64 {
-        self.free_spans().map(|(_, count)| (count / blocks) as u64).sum()
-    }
-
-    /// Longest stretches of free blocks as (first, count), ascending.
-    fn free_spans(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let mut from = 0;
-        core::iter::from_fn(move || {
-            let first = self.free_blocks.next_from(from)?;
-            let mut end = first + 1;
-            while self.free_blocks.contains(end) {
-                end += 1;
+    /// How many disjoint runs of this length would find a place, with what is kept or without.
+    pub(super) fn count_free(&self, blocks: u32, with_kept: bool) -> u64 {
+        let is_free = |block: &u32| {
+            let listed = self.free_blocks.contains(*block as usize);
+            let kept = with_kept && self.owners[*block as usize] == 0 && self.is_kept(*block);
+            listed || kept
+        };
+        let (mut count, mut from) = (0, 0);
+        while from + blocks <= self.blocks_published {
+            match (from..from + blocks).find(|block| !is_free(block)) {
+                Some(taken) => from = taken + 1,
+                None => (count, from) = (count + 1, from + blocks),
             }
-            from = end;
-            Some((first as u32, (end - first) as u32))
-        })
+        }
+        count
     }
 }

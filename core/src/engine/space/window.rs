@@ -96,8 +96,12 @@ impl Space {
         coldest.map(|(_, first)| RunId(first))
     }
 
-    /// Newest touch of the run a block belongs to, 0 where it is free; None where it cannot go.
+    /// Newest touch of the run a block belongs to, 0 where it is free; None where it cannot go or
+    /// is kept for somebody.
     fn block_stamp(&self, block: u32) -> Option<u64> {
+        if self.is_kept(block) {
+            return None;
+        }
         match self.owners[block as usize] {
             0 => Some(0),
             owner => {
