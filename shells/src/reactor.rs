@@ -338,7 +338,7 @@ impl<E: Desk> Reactor<E> {
         while let Some((name, class, bytes)) = self.shared.budgets.grant() {
             match self.connections.find_mut(name.0) {
                 Some(connection) => {
-                    connection.is_granted(class, bytes, self.shared.now);
+                    connection.is_granted(class, bytes, &mut self.shared);
                     list(&mut self.ready, connection, self.shared.terms());
                 }
                 None => self.shared.budgets.of(class).release(bytes),

@@ -249,7 +249,7 @@ impl KeyReader {
             _ => self.request.clone(),
         };
         if let Some(request) = self.hint_text(frame) {
-            self.session = tools.memo.take(request);
+            self.session = tools.memo.take(request, frame.len() - self.at);
         }
         self.stage = Stage::Tokens(TokenArray::new(self.at, left));
     }

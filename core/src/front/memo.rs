@@ -68,6 +68,12 @@ impl Session {
         }
     }
 
+    /// Whether `bytes` fit in what it has, and it does not have far too much for them.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        let room = self.bytes.capacity();
+        room >= bytes && room / 4 <= bytes
+    }
+
     fn start_of(&self, index: usize) -> usize {
         match index.checked_sub(1) {
             Some(before) => self.ends[before] as usize,
@@ -92,6 +98,9 @@ pub struct Memo {
     cold: Option<SlotName>,
     bytes: usize,
     bytes_max: usize,
+    /// An empty session with room in it, of one that has gone: memory that is there already takes
+    /// a long prompt sooner than memory that the system has to make present.
+    spare: Session,
 }
 
 #[derive(Debug)]
@@ -119,13 +128,17 @@ impl Memo {
             cold: None,
             bytes: 0,
             bytes_max,
+            spare: Session::default(),
         }
     }
 
-    /// Takes a session out, to compare and to extend it. `put` brings it back; a session that never
-    /// comes back is a session that is not known.
-    pub fn take(&mut self, request: &str) -> Session {
-        let Some(&name) = self.names.get(request) else { return Session::default() };
+    /// Takes a session out, to compare and to extend it to about `bytes`. `put` brings it back; a
+    /// session that never comes back is a session that is not known.
+    pub fn take(&mut self, request: &str, bytes: usize) -> Session {
+        let Some(&name) = self.names.get(request) else {
+            let fits = self.spare.has_room_for(bytes);
+            return if fits { core::mem::take(&mut self.spare) } else { Session::default() };
+        };
         let entry = self.entries.find_mut(name).expect("a named session is in the table");
         let session = core::mem::take(&mut entry.session);
         let bytes = core::mem::replace(&mut entry.bytes, entry.request.len());
@@ -146,7 +159,7 @@ impl Memo {
         entry.session = session;
         self.unlink(name);
         self.link_hot(name);
-        while self.bytes > self.bytes_max && self.cold != Some(name) {
+        while self.bytes + self.spare.footprint() > self.bytes_max && self.cold != Some(name) {
             self.evict_coldest();
         }
     }
@@ -170,7 +183,7 @@ impl Memo {
     }
 
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.spare.footprint()
     }
 
     fn insert(&mut self, request: &str) -> SlotName {
@@ -197,6 +210,10 @@ impl Memo {
         let entry = self.entries.remove(name).expect("a linked session is in the table");
         self.names.remove(&*entry.request);
         self.bytes -= entry.bytes;
+        if entry.session.bytes.capacity() > self.spare.bytes.capacity() {
+            self.spare = entry.session;
+            self.spare.truncate(0);
+        }
     }
 
     fn unlink(&mut self, name: SlotName) {
@@ -267,7 +284,7 @@ mod tests {
         assert_eq!(count, memo.entries.len());
         assert_eq!(count, memo.names.len());
         assert_eq!(bytes, memo.bytes);
-        assert!(bytes <= memo.bytes_max || count == 1);
+        assert!(memo.bytes() <= memo.bytes_max || count == 1);
     }
 
     #[test]
@@ -301,13 +318,30 @@ mod tests {
     fn what_is_taken_and_never_put_back_is_only_unknown() {
         let mut memo = Memo::with_limits(0, 4, usize::MAX);
         memo.put("a", session(3));
-        assert_eq!(memo.take("a").hashes().len(), 3);
+        assert_eq!(memo.take("a", 0).hashes().len(), 3);
         audit(&memo);
-        assert_eq!(memo.take("a").hashes().len(), 0);
-        assert_eq!(memo.take("nobody").hashes().len(), 0);
+        assert_eq!(memo.take("a", 0).hashes().len(), 0);
+        assert_eq!(memo.take("nobody", 0).hashes().len(), 0);
         memo.put("a", session(2));
         audit(&memo);
         assert_eq!(memo.hashes("a").len(), 2);
+    }
+
+    #[test]
+    fn memory_of_a_session_that_has_gone_takes_the_next_of_its_size() {
+        let mut memo = Memo::with_limits(0, 1, usize::MAX);
+        memo.put("a", session(100));
+        memo.put("b", session(1));
+        audit(&memo);
+        let room = memo.spare.bytes.capacity();
+        assert!(room >= 1000);
+        assert_eq!(memo.take("c", room + 1).bytes.capacity(), 0, "too much is asked for");
+        assert_eq!(memo.take("c", room / 5).bytes.capacity(), 0, "a waste");
+        let reused = memo.take("c", 1000);
+        assert_eq!((reused.bytes.capacity(), reused.known(), reused.hashes().len()), (room, 0, 0));
+        assert_eq!(memo.take("c", 1000).bytes.capacity(), 0, "it is given once");
+        memo.put("c", reused);
+        audit(&memo);
     }
 
     #[test]

@@ -13,6 +13,9 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub struct Buffers {
     free: Vec<Vec<u8>>,
+    /// A large one, for the next long prompt: memory that the system has to make present takes
+    /// longer than the prompt's bytes take to copy.
+    large: Vec<u8>,
 }
 
 impl Buffers {
@@ -20,13 +23,23 @@ impl Buffers {
         self.free.pop().unwrap_or_default()
     }
 
-    /// Large ones are not kept: one big message must not cost memory for ever.
+    /// Of large ones one is kept, and no huge one: big messages must not cost memory for ever.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
-        let useful = (1..=KEPT_BYTES_MAX).contains(&buffer.capacity());
-        if useful && self.free.len() < KEPT_BUFFERS_MAX {
-            buffer.clear();
-            self.free.push(buffer);
+        buffer.clear();
+        match buffer.capacity() {
+            0 => {}
+            1..=KEPT_BYTES_MAX if self.free.len() < KEPT_BUFFERS_MAX => self.free.push(buffer),
+            ..=LARGE_BYTES_MAX if buffer.capacity() > self.large.capacity() => self.large = buffer,
+            _ => {}
         }
+    }
+
+    /// The large one, where it has room for `bytes` and little more: what a message was granted is
+    /// what it takes.
+    pub fn take_large(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let room = self.large.capacity();
+        let fits = (bytes..=bytes + bytes / EXCESS_PART).contains(&room);
+        fits.then(|| std::mem::take(&mut self.large))
     }
 }
 
@@ -173,7 +186,11 @@ impl Budget {
 /// Buffers of this capacity and below go round.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 const KEPT_BUFFERS_MAX: usize = 64;
-pub const KEPT_BYTES: usize = KEPT_BYTES_MAX * KEPT_BUFFERS_MAX;
+/// As long as a prompt of a million tokens.
+const LARGE_BYTES_MAX: usize = 8 << 20;
+/// A message's buffer is larger than what it was granted by at most this part.
+pub const EXCESS_PART: usize = 8;
+pub const KEPT_BYTES: usize = KEPT_BYTES_MAX * KEPT_BUFFERS_MAX + LARGE_BYTES_MAX;
 
 #[cfg(test)]
 mod tests {
@@ -210,12 +227,20 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_goes_round_and_a_huge_one_does_not() {
+    fn a_buffer_goes_round_one_large_one_does_and_a_huge_one_does_not() {
         let mut buffers = Buffers::default();
         buffers.give(vec![1; 100]);
         let again = buffers.take();
         assert_eq!((again.len(), again.capacity()), (0, 100));
-        buffers.give(vec![0; KEPT_BYTES_MAX + 1]);
+        let large = KEPT_BYTES_MAX + 1;
+        buffers.give(vec![0; large]);
+        buffers.give(vec![0; large]);
+        buffers.give(vec![0; LARGE_BYTES_MAX + 1]);
         assert_eq!(buffers.take().capacity(), 0);
+        assert_eq!(buffers.take_large(large + 1), None);
+        assert_eq!(buffers.take_large(large / 2), None);
+        let again = buffers.take_large(large - 1).expect("one of that size is kept");
+        assert_eq!((again.len(), again.capacity()), (0, large));
+        assert_eq!(buffers.take_large(large), None);
     }
 }

@@ -662,7 +662,7 @@ mod tests {
         assert_eq!(patient.overdue(&shared), None);
         shared.budgets.of(Class::Large).release(8 << 20);
         let (_, bytes) = shared.budgets.of(Class::Large).grant().expect("there is room");
-        patient.is_granted(Class::Large, bytes, shared.now);
+        patient.is_granted(Class::Large, bytes, &mut shared);
         assert!(!shared.budgets.of(Class::Large).reserve(other, 8 << 20));
         assert_eq!(patient.overdue(&shared), None);
     }

@@ -13,7 +13,6 @@ use kvtide_core::limits::{
     FRAMES_MAX, INPUT_BYTES_PER_TURN, LARGE_FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN,
     SMALL_MESSAGE_BYTES_MAX,
 };
-use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::append_answer;
 use kvtide_core::wire::operation::{Operation, decode_operation};
 use kvtide_core::wire::request::bin_head;
@@ -188,7 +187,7 @@ impl Connection {
         if message_bytes - self.granted.total().min(message_bytes) > SMALL_MESSAGE_BYTES_MAX {
             let class = Class::of(message_bytes);
             if shared.budgets.of(class).reserve(self.name, bytes) {
-                self.is_granted(class, bytes, shared.now);
+                self.is_granted(class, bytes, shared);
             } else {
                 self.phase = Phase::Waiting;
             }
@@ -196,11 +195,16 @@ impl Connection {
     }
 
     /// The shared budget has room for the frame that began.
-    pub(super) fn is_granted(&mut self, class: Class, bytes: usize, now: Instant) {
-        self.granted.add(class, bytes, (now, self.message.bytes()));
+    pub(super) fn is_granted<E: Desk>(
+        &mut self,
+        class: Class,
+        bytes: usize,
+        shared: &mut Shared<E>,
+    ) {
+        self.granted.add(class, bytes, (shared.now, self.message.bytes()));
         // Nothing was read while it waited; that is not held against it.
-        self.heard = now;
-        self.message.reserve(bytes);
+        self.heard = shared.now;
+        self.message.reserve(bytes, &mut shared.buffers);
         if let Phase::Waiting = self.phase {
             self.phase = Phase::Reading;
         }

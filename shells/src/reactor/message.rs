@@ -2,6 +2,7 @@
 //! connections. Invariant: at most `FRAMES_MAX` frames are kept, however many a peer sends; their
 //! number alone already says that the request is wrong.
 
+use super::buffers::Buffers;
 use kvtide_core::limits::{FRAMES_MAX, SMALL_MESSAGE_BYTES_MAX};
 
 #[derive(Debug, Default)]
@@ -72,8 +73,17 @@ impl Message {
 
     /// Room for a frame whose bytes are known to be granted, and for the small frames that may
     /// come beside it: growing for one of those would double what was granted.
-    pub fn reserve(&mut self, bytes: usize) {
-        self.bytes.reserve_exact(bytes + SMALL_MESSAGE_BYTES_MAX);
+    pub fn reserve(&mut self, bytes: usize, buffers: &mut Buffers) {
+        let bytes = bytes + SMALL_MESSAGE_BYTES_MAX;
+        let needed = self.bytes.len() + bytes;
+        if self.bytes.capacity() >= needed {
+            return;
+        }
+        if let Some(mut large) = buffers.take_large(needed) {
+            large.extend_from_slice(&self.bytes);
+            buffers.give(std::mem::replace(&mut self.bytes, large));
+        }
+        self.bytes.reserve_exact(bytes);
     }
 
     /// Takes a buffer where there is none, so that an idle connection holds no memory.

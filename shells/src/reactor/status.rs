@@ -39,9 +39,13 @@ pub fn table_bytes() -> [(&'static str, u64); 7] {
         ("read buffer", limits::INPUT_BYTES_PER_TURN as u64),
         ("spare buffers", buffers::KEPT_BYTES as u64),
         ("connection buffers", (limits::BUFFER_BUDGET_BYTES + TURN_BUFFER_BYTES) as u64),
-        ("medium frames", limits::MEDIUM_FRAME_BUDGET_BYTES as u64),
-        ("large frames", limits::LARGE_FRAME_BUDGET_BYTES as u64),
+        ("medium frames", frame_bytes(limits::MEDIUM_FRAME_BUDGET_BYTES)),
+        ("large frames", frame_bytes(limits::LARGE_FRAME_BUDGET_BYTES)),
     ]
+}
+
+fn frame_bytes(budget: usize) -> u64 {
+    (budget + budget / buffers::EXCESS_PART) as u64
 }
 
 /// What one turn may add to the buffers before those who stand still give way: of each connection
