@@ -259,11 +259,11 @@ impl Bench {
             Event::SendEnded { .. } | Event::ReceiveEnded { .. } => limits::REQUEST_CHUNKS_MAX,
             _ => 0,
         };
-        let line = self.transcript.as_ref().map(|_| Transcript::event(&event));
+        let line = self.transcript.as_mut().map(|transcript| transcript.event(&event));
         self.out.clear();
         self.engine.handle(self.now, event, &mut self.out);
         if let (Some(transcript), Some(line)) = (&mut self.transcript, line) {
-            transcript.add(self.now, line, &self.out);
+            transcript.add(self.now, line, asked, &self.out, &self.engine.status());
         }
         self.check_work(own);
         // A second that passes without news has changed nothing that the audit looks at.
