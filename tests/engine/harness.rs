@@ -263,7 +263,8 @@ impl Bench {
         self.out.clear();
         self.engine.handle(self.now, event, &mut self.out);
         if let (Some(transcript), Some(line)) = (&mut self.transcript, line) {
-            transcript.add(self.now, line, asked, &self.out, &self.engine.status());
+            let status = transcript.shows_pool.then(|| self.engine.status());
+            transcript.add(self.now, line, asked, &self.out, status.as_ref());
         }
         self.check_work(own);
         // A second that passes without news has changed nothing that the audit looks at.

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
     pub text: String,
+    pub shows_pool: bool,
     connections: BTreeMap<Connection, String>,
     instances: BTreeMap<InstanceId, String>,
     /// Requests without an answer.
@@ -44,6 +45,11 @@ struct Question {
 }
 
 impl Transcript {
+    /// With what the pool holds after each event. Long runs, which are only compared, do without.
+    pub fn of_scene() -> Transcript {
+        Transcript { shows_pool: true, ..Transcript::default() }
+    }
+
     /// Whose connection this is. Unnamed ones are those of the worker of their number.
     pub fn name(&mut self, connection: Connection, name: &str) {
         self.connections.insert(connection, name.into());
@@ -64,7 +70,7 @@ impl Transcript {
         event: String,
         asked: Option<Reply>,
         out: &Outbox,
-        status: &Status,
+        status: Option<&Status>,
     ) {
         let news: Vec<&Fact> = out.facts.iter().filter(|fact| !is_routine(fact)).collect();
         if event == TICK && out.effects.is_empty() && news.is_empty() {
@@ -87,8 +93,8 @@ impl Transcript {
             let text = self.fact(fact, &out.keys);
             self.line(&format!("          fact: {text}"));
         }
-        let pool = pool_text(status);
-        if pool != self.pool {
+        let pool = status.map_or_else(String::new, pool_text);
+        if !pool.is_empty() && pool != self.pool {
             self.line(&format!("          pool: {pool}"));
             self.pool = pool;
         }
@@ -250,7 +256,7 @@ impl Transcript {
         match effect {
             Effect::Receive { ticket, slots, .. } => {
                 let slots = slots_text(*slots, &question, out);
-                return format!("reads the message into {slots}: {}", self.transfer(*ticket));
+                format!("reads the message into {slots}: {}", self.transfer(*ticket))
             }
             Effect::Send { ticket, with_slots, slots, .. } => {
                 self.open.remove(&reply);

@@ -105,7 +105,8 @@ impl Client {
         child::run(&mut command, RUN_TIME_MAX)
     }
 
-    fn command(&self) -> Command {
+    /// Its Python, as every script of the suites is run by it.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(&self.python);
         command
             .env("PYTHONDONTWRITEBYTECODE", "1")

@@ -68,6 +68,24 @@ impl Server {
         Err(format!("the server did not start in {ATTEMPTS} attempts, at last:\n{last}"))
     }
 
+    /// Starts it on these addresses and no others: those that one before it had.
+    pub fn start_at(
+        binary: &Path,
+        request: SocketAddr,
+        admin: SocketAddr,
+        arguments: &[&str],
+    ) -> Result<Server, String> {
+        let mut command = Command::new(binary);
+        append_arguments(&mut command, request, admin, arguments);
+        let child = Watched::start(&mut command);
+        let child = child.map_err(|error| format!("{}: {error}", binary.display()))?;
+        let mut server = Server { child, request, admin };
+        match server.until_ready()? {
+            None => Ok(server),
+            Some(code) => Err(format!("the server ended with {code}:\n{}", server.log())),
+        }
+    }
+
     /// Likewise, after a shell has set limits: `ulimits` is what follows `ulimit`.
     pub fn start_within(
         ulimits: &str,

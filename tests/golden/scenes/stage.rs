@@ -13,7 +13,7 @@ pub fn stage(objects: u64) -> Bench {
 /// The same, as configured.
 pub fn stage_of(config: Config) -> Bench {
     let mut bench = Bench::new(config);
-    bench.transcript = Some(Transcript::default());
+    bench.transcript = Some(Transcript::of_scene());
     bench
 }
 
