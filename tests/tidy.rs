@@ -233,6 +233,22 @@ fn the_model_shares_no_logic_with_what_it_judges() {
         }
     }
     assert_none("the model uses more of core than its vocabulary", found);
+    // Nor may it learn from its neighbours what they have learnt from the engine.
+    let neighbours = ["calls", "model"];
+    let mut found = Vec::new();
+    for (file, source) in rust_files().filter(|(file, _)| file.starts_with("sim/src/model")) {
+        let code = tidy::without_tests(&tidy::code(&source));
+        for module in tidy::modules_used(&code, "crate") {
+            if !neighbours.contains(&module.as_str()) {
+                found.push(format!("{file}: crate::{module}"));
+            }
+        }
+    }
+    let calls = tidy::without_tests(&tidy::code(&read("sim/src/calls.rs")));
+    let used = tidy::modules_used(&calls, "kvtide_core");
+    let more = used.iter().filter(|module| !vocabulary.contains(&module.as_str()));
+    found.extend(more.map(|module| format!("sim/src/calls.rs: kvtide_core::{module}")));
+    assert_none("the model learns from more than what was asked", found);
 }
 
 /// Names of all functions of the tree that are tests or could be.

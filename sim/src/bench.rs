@@ -7,16 +7,18 @@ mod news;
 
 use crate::calls::{Call, Range};
 use crate::memory::Memory;
-use crate::model::{Model, ObjectNumber, Rules, Scope, Transfer};
+use crate::model::{Arena, Key, Model, News, ObjectNumber, Removed, Rules, Scope, Transfer};
+use crate::model::{Turn, Use};
 use crate::reach::{Reach, State};
 use crate::transcript::{Input, Transcript};
-use kvtide_core::config::{Config, Limits, PoolKind};
-use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
+use kvtide_core::config::{Config, PolicyKind, PoolKind};
+use kvtide_core::effect::{Answer, Effect, OperatorAnswer, Outbox, Slot, SlotRange};
+use kvtide_core::engine::audit::Scratch;
 use kvtide_core::engine::{Alarm, Engine};
 use kvtide_core::event::{Event, OperatorAsk};
 use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::limits;
-use kvtide_core::names::{Connection, Operator, Place, Reply, ScopeId, Ticket};
+use kvtide_core::names::{ChunkHash, Connection, Layout, Operator, Place, Reply, ScopeId, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +61,8 @@ pub struct Bench {
     places: BTreeMap<ObjectNumber, Place>,
     open: BTreeMap<Reply, Open>,
     ended: BTreeSet<Connection>,
+    /// Waits without an answer.
+    parked: BTreeSet<Reply>,
     replies: u32,
     align_bytes: u64,
     now: Instant,
@@ -67,22 +71,14 @@ pub struct Bench {
     chunks_max: usize,
     pub events: u64,
     kept: Option<Vec<(Vec<Fact>, Vec<FactKey>)>>,
+    /// Lease units told of, by what they are leases of.
+    leases: BTreeMap<(ScopeId, ChunkHash), i64>,
+    audit: Scratch,
 }
 
 impl Bench {
     pub fn new(config: Config, lines_kept: usize) -> Bench {
-        let rules = Rules {
-            read_ttl: config.read_ttl,
-            write_ttl: config.write_ttl,
-            session_ttl: config.session_ttl,
-            linger: Duration::from_secs(limits::LINGER_SECS),
-            reap_after: config.reap_after,
-            registration_grace: config.registration_grace,
-            is_shared: config.pool == PoolKind::Shared,
-            lent_bytes_max: config.lent_bytes_max(),
-            tables_may_fill: Limits { work_units: 0, lent_ppm: 0, ..config.limits }
-                != Limits { work_units: 0, lent_ppm: 0, ..Limits::default() },
-        };
+        let rules = rules(&config);
         Bench {
             memory: Memory::new(config.l1_bytes),
             align_bytes: config.l1_align_bytes,
@@ -95,12 +91,15 @@ impl Bench {
             places: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: BTreeSet::new(),
+            parked: BTreeSet::new(),
             replies: 0,
             now: Instant::ZERO,
             rows_max: 1,
             chunks_max: 0,
             events: 0,
             kept: None,
+            leases: BTreeMap::new(),
+            audit: Scratch::default(),
         }
     }
 
@@ -163,11 +162,12 @@ impl Bench {
         self.out = out;
         if let Input::ConnectionEnded { connection } = input {
             self.open.retain(|reply, _| reply.connection != *connection);
+            self.parked.retain(|reply| reply.connection != *connection);
             self.ended.insert(*connection);
         }
         self.check_work(input)?;
         self.engine
-            .audit()
+            .audit_with(&mut self.audit)
             .map_err(|violation| format!("audit, {}: {}", violation.invariant, violation.found))?;
         seen
     }
@@ -221,11 +221,19 @@ impl Bench {
 
     fn judge(&mut self, now: Instant, input: &Input, out: &Outbox) -> Result<Vec<Seen>, String> {
         let is_working = matches!(self.engine.deadline(), Some((_, Alarm::Work)));
+        let turn = Turn { is_working, is_spent: self.engine.work().is_spent() };
         self.learn_scopes(input, out);
         let news = self.news(out)?;
+        self.hear_leases(out)?;
+        self.hear_gauges(input, out)?;
         self.count(input, out);
-        self.model.at(now, is_working);
-        self.model.hear(&news)?;
+        self.model.at(now, turn);
+        self.check_bytes(&news)?;
+        let asked = match input {
+            Input::Asked { call, .. } => call.range(),
+            _ => None,
+        };
+        self.model.hear(&news, asked)?;
         let mut seen = Vec::new();
         match input {
             Input::Tick => {
@@ -233,13 +241,16 @@ impl Bench {
                 self.answers(out, &news, &mut seen, |answer| *answer == Answer::None)?;
                 self.model.settle(self.settled(now))?;
             }
-            Input::Asked { call: Call::Lookup { range }, .. } => self.model.lookup(range),
+            Input::Asked { call: Call::Lookup { range }, .. } => {
+                self.model.lookup(range, news.table_full)?;
+            }
             Input::Asked { call: Call::EndSession { request, .. }, .. } => {
                 self.model.end_session(request);
             }
             Input::Asked { call: Call::Clear { force }, .. }
             | Input::OperatorClear { force, .. } => self.model.clear(*force),
-            Input::Asked { .. } | Input::ArenaGrown { .. } => {}
+            Input::Asked { .. } => {}
+            Input::ArenaGrown { bytes } => self.model.grow(*bytes),
             Input::ConnectionEnded { connection } => self.model.connection_ended(*connection),
             Input::SendEnded { ticket, outcome } => {
                 let known = self.model.send_ended(*ticket, *outcome, &news)?;
@@ -252,11 +263,62 @@ impl Bench {
             }
         }
         self.answers(out, &news, &mut seen, |_| true)?;
-        self.park(input, &seen);
+        self.operator_answers(input, out)?;
+        self.park(input, &seen)?;
         if !matches!(input, Input::Tick) {
             self.model.settle(None)?;
         }
+        self.check_parked(is_working)?;
         Ok(seen)
+    }
+
+    /// Whatever became readable, and whatever stops being so, has its own bytes and no others.
+    fn check_bytes(&self, news: &News) -> Result<(), String> {
+        let removed = news.uses.iter().filter_map(|(key, what)| match what {
+            Use::Removed(why) => Some((key, *why)),
+            Use::Touched => None,
+        });
+        let removed = removed.filter(|(_, why)| *why != Removed::Forced).map(|(key, _)| key);
+        for key in removed.chain(&news.committed) {
+            self.check_bytes_of(key)?;
+        }
+        Ok(())
+    }
+
+    fn check_bytes_of(&self, key: &Key) -> Result<(), String> {
+        // What is not there is for the model to judge.
+        let Some(number) = self.model.number(key) else { return Ok(()) };
+        let Some(place) = self.places.get(&number) else { return Ok(()) };
+        self.memory.check(*place, number)
+    }
+
+    /// An operator's question has one answer, at once (P2).
+    fn operator_answers(&self, input: &Input, out: &Outbox) -> Result<(), String> {
+        let asked = match input {
+            Input::OperatorClear { operator, .. } => Some(*operator),
+            _ => None,
+        };
+        let answers = out.effects.iter().filter_map(|effect| match effect {
+            Effect::OperatorAnswer { operator, answer } => Some((operator.0, *answer)),
+            _ => None,
+        });
+        let expected = asked.map(|operator| (operator, OperatorAnswer::Done));
+        if !answers.eq(expected) {
+            return Err("P2: an operator has not exactly one answer".into());
+        }
+        Ok(())
+    }
+
+    /// Who is parked waits for a lookup that is under way (I-10).
+    fn check_parked(&self, is_working: bool) -> Result<(), String> {
+        let waits = self.parked.iter().filter_map(|reply| self.open.get(reply));
+        for open in waits {
+            let Call::Wait { request, .. } = &open.call else { continue };
+            if !is_working || !self.model.may_look(request, open.serial) {
+                return Err(format!("I-10: {request} is waited for, and its result is there"));
+            }
+        }
+        Ok(())
     }
 
     /// The instant up to which every deadline has surely been acted upon, after a tick.
@@ -281,14 +343,24 @@ impl Bench {
         })
     }
 
-    /// A wait without an answer is parked.
-    fn park(&mut self, input: &Input, seen: &[Seen]) {
-        let Input::Asked { reply, call: Call::Wait { .. } } = input else { return };
-        if !seen.iter().any(|seen| is_answer_to(seen, *reply))
-            && let Some(open) = self.open.get_mut(reply)
-        {
-            open.parked = true;
+    /// A wait without an answer is parked, and a body is read first; everything else is answered at
+    /// once (P2).
+    fn park(&mut self, input: &Input, seen: &[Seen]) -> Result<(), String> {
+        let open = &self.open;
+        self.parked.retain(|reply| open.contains_key(reply));
+        let Input::Asked { reply, call } = input else { return Ok(()) };
+        let Some(open) = self.open.get_mut(reply) else { return Ok(()) };
+        let is_read =
+            |seen: &Seen| matches!(seen, Seen::Receiving { reply: to, .. } if to == reply);
+        match call {
+            Call::Wait { .. } => {
+                open.parked = true;
+                self.parked.insert(*reply);
+            }
+            Call::CommitStore { .. } if seen.iter().any(is_read) => {}
+            _ => return Err(format!("P2: {call:?} has no answer")),
         }
+        Ok(())
     }
 
     /// Places that were given to a writer.
@@ -296,15 +368,17 @@ impl Bench {
         &mut self,
         slots: &[Slot],
         objects: &[ObjectNumber],
-        bytes: Option<u64>,
+        layout: Layout,
     ) -> Result<Vec<Lent>, String> {
         let mut lent = Vec::new();
         for (slot, object) in slots.iter().zip(objects) {
             let place = slot.place.ok_or("I-5: a slot without a place")?;
-            if bytes.is_some_and(|bytes| bytes != place.bytes)
-                || !place.offset.is_multiple_of(self.align_bytes)
+            if layout.bytes() != Some(place.bytes) || !place.offset.is_multiple_of(self.align_bytes)
             {
                 return Err(format!("I-5: {place:?} has not the size or alignment asked for"));
+            }
+            if self.model.layout(*object) != layout {
+                return Err("I-5: places for another layout than the instance has".into());
             }
             match self.places.get(object) {
                 Some(known) if *known == place => {}
@@ -321,12 +395,23 @@ impl Bench {
     }
 
     /// Places that were given to a reader: the arena knows whose they are.
-    fn delivered(&mut self, slots: SlotRange, out: &Outbox) -> Result<Vec<Lent>, String> {
+    fn delivered(
+        &mut self,
+        slots: SlotRange,
+        layout: Layout,
+        out: &Outbox,
+    ) -> Result<Vec<Lent>, String> {
         let mut lent = Vec::new();
-        for slot in out.slots(slots) {
+        for (position, slot) in (0..).zip(out.slots(slots)) {
             let place = slot.place.ok_or("a reader was given no place")?;
             let object = self.memory.owner(place)?.ok_or("a place that nobody ever had")?;
             self.memory.check(place, object)?;
+            if slot.chunk != position {
+                return Err("P1: a reader's places are out of order".into());
+            }
+            if self.places.get(&object) != Some(&place) || self.model.layout(object) != layout {
+                return Err(format!("I-5: {place:?} is not the whole of object {}", object.0));
+            }
             lent.push(Lent { chunk: slot.chunk, place, object });
         }
         Ok(lent)
@@ -338,6 +423,31 @@ impl Bench {
             self.memory.check(self.places[&number], number)?;
         }
         Ok(())
+    }
+}
+
+/// What the promises depend on, of all that is configured.
+fn rules(config: &Config) -> Rules {
+    let watermark = config.l1_bytes as u128 * config.watermark_ppm as u128 / 1_000_000;
+    Rules {
+        read_ttl: config.read_ttl,
+        write_ttl: config.write_ttl,
+        session_ttl: config.session_ttl,
+        linger: Duration::from_secs(limits::LINGER_SECS),
+        reap_after: config.reap_after,
+        registration_grace: config.registration_grace,
+        is_shared: config.pool == PoolKind::Shared,
+        lent_bytes_max: config.lent_bytes_max(),
+        watermark_bytes: watermark as u64,
+        is_lru: matches!(config.policy, PolicyKind::Lru | PolicyKind::IsolatedLru),
+        evicts: config.policy != PolicyKind::Noop,
+        arena: Arena::new(config.l1_bytes, config.l1_align_bytes),
+        objects_max: config.l1_objects_max,
+        sessions: config.limits.sessions,
+        lease_cells: config.limits.lease_cells,
+        instances: config.limits.instances,
+        told: config.limits.told,
+        copies: config.limits.tickets,
     }
 }
 

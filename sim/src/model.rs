@@ -3,21 +3,29 @@
 //! says which sentence of the specs an answer breaks.
 //!
 //! Work that takes several turns, and deadlines that may be up to a tick late, leave moments in
-//! which two answers are right. The model keeps three values for that (`Sure`) and is exact again
-//! as soon as the engine has no unfinished work.
+//! which two answers are right. The model keeps three values for that (`Sure`), for the very
+//! sessions, copies and objects that such work may be about (`holds`), and is exact again as soon
+//! as the engine has no unfinished work.
+//!
+//! Of the core it uses the vocabulary: events, names, and time, in which promises are given.
 
 mod clients;
+mod holds;
+mod order;
+mod reads;
+mod room;
 mod sessions;
 mod stores;
 mod transfers;
 
 use crate::calls::Range;
-use kvtide_core::names::{ChunkHash, Connection, InstanceId, Layout, Reply, Ticket};
+use kvtide_core::names::{ChunkHash, Connection, InstanceId, Layout, Place, Reply, Ticket};
 use kvtide_core::time::{Duration, Instant};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-pub use clients::Instance;
+pub use clients::{Instance, Rejected};
+pub use room::Arena;
 pub use sessions::Session;
 pub use transfers::{Copy, Kind};
 
@@ -54,9 +62,33 @@ pub enum Sure {
 /// Why a committed object is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removed {
+    /// First of all in the order of eviction.
+    InOrder,
+    /// For the sake of an object that lies where it lay.
     ForRoom,
     Cleared,
     Forced,
+}
+
+/// Why a slot was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    Held,
+    Growing,
+    Table,
+    Classes,
+    Lent,
+    Busy,
+    /// Behind the first that was refused.
+    Trimmed,
+}
+
+/// Why a retrieve missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    NotFound,
+    NotLeased,
+    OtherKey,
 }
 
 /// Why a reservation is gone.
@@ -75,15 +107,27 @@ pub struct News {
     pub reserved: Vec<Key>,
     pub committed: Vec<Key>,
     pub aborted: Vec<(Key, Aborted)>,
-    pub removed: Vec<(Key, Removed)>,
+    /// What was used or removed, in the order of that.
+    pub uses: Vec<(Key, Use)>,
     /// Instances that ended, and whether by silence.
     pub instances_ended: Vec<(InstanceId, bool)>,
     /// Slots that were asked for and refused.
-    pub refused: Vec<Key>,
+    pub refused: Vec<(Key, Refused)>,
+    pub missed: Option<Missed>,
     /// A release named nothing (F01).
     pub no_such_hold: bool,
+    /// A table was full, and the request came to nothing.
+    pub table_full: bool,
     /// Objects that count as retrieved.
     pub retrieved: usize,
+    /// The watermark was looked at: bytes in use, and whether they had reached it.
+    pub watermark: Option<(u64, bool)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    Touched,
+    Removed(Removed),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +146,10 @@ struct Object {
     /// A forced clear came after its reservation.
     forced: bool,
     reserved_at: Instant,
+    /// Where its bytes lie.
+    place: Place,
+    /// When it was used last, in numbers of uses.
+    used: u64,
 }
 
 /// Times and sizes that the promises depend on.
@@ -118,8 +166,28 @@ pub struct Rules {
     pub is_shared: bool,
     /// What writers may have in their hands at once.
     pub lent_bytes_max: u64,
-    /// Tables are so small that any request may meet a full one.
-    pub tables_may_fill: bool,
+    /// Usage at which the tick begins to evict.
+    pub watermark_bytes: u64,
+    /// The order of eviction is that of last use, or none is known here.
+    pub is_lru: bool,
+    pub evicts: bool,
+    pub arena: Arena,
+    pub objects_max: usize,
+    /// Sizes of tables.
+    pub sessions: usize,
+    pub lease_cells: usize,
+    pub instances: usize,
+    pub told: usize,
+    pub copies: usize,
+}
+
+/// How the event just handled has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turn {
+    /// It left work over, its own or older.
+    pub is_working: bool,
+    /// It used up its units: what it began may not be finished. Otherwise it is.
+    pub is_spent: bool,
 }
 
 /// Layouts in use, each with a running number of when it was registered last.
@@ -130,8 +198,18 @@ pub struct Model {
     now: Instant,
     /// Every deadline up to here has been acted upon.
     settled: Instant,
-    /// The engine has unfinished work.
-    is_working: bool,
+    turn: Turn,
+    /// How the event before that had ended.
+    before: Turn,
+    holds: holds::Leaving,
+    /// Bytes of the arena that can be used.
+    grown: u64,
+    uses: u64,
+    was_forced: bool,
+    /// A pass of the tick has begun, and nothing was reserved since.
+    is_passing: bool,
+    /// Room is being made by taking a stretch of the arena out of use.
+    is_emptying: bool,
     objects: Vec<Object>,
     /// Staged and resident objects by key.
     index: BTreeMap<Key, ObjectNumber>,
@@ -142,7 +220,10 @@ pub struct Model {
     instances: BTreeMap<InstanceId, Instance>,
     layouts: BTreeMap<(Rc<str>, u32), Registered>,
     registrations: u64,
-    told: BTreeSet<InstanceId>,
+    /// Oldest first.
+    told: VecDeque<InstanceId>,
+    /// Requests whose session is surely unknown by now, and whether they were ended.
+    past: BTreeMap<Rc<str>, bool>,
 }
 
 impl Model {
@@ -151,7 +232,14 @@ impl Model {
             rules,
             now: Instant::ZERO,
             settled: Instant::ZERO,
-            is_working: false,
+            turn: Turn::default(),
+            before: Turn::default(),
+            holds: holds::Leaving::default(),
+            grown: 0,
+            uses: 0,
+            was_forced: false,
+            is_passing: false,
+            is_emptying: false,
             objects: Vec::new(),
             index: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -161,22 +249,27 @@ impl Model {
             instances: BTreeMap::new(),
             layouts: BTreeMap::new(),
             registrations: 0,
-            told: BTreeSet::new(),
+            told: VecDeque::new(),
+            past: BTreeMap::new(),
         }
     }
 
-    /// Time has come this far; `is_working` says whether the event just handled left work over.
-    pub fn at(&mut self, now: Instant, is_working: bool) {
+    /// Time has come this far, and so the event just handled has ended.
+    pub fn at(&mut self, now: Instant, turn: Turn) {
         self.now = now;
-        self.is_working = is_working;
+        self.before = std::mem::replace(&mut self.turn, turn);
     }
 
-    /// Takes in what went away. Before the answers of the same event are judged.
-    pub fn hear(&mut self, news: &News) -> Verdict {
-        let (surely_held, _) = self.held();
-        for (key, why) in &news.removed {
-            self.removed(key, *why, &surely_held)?;
-        }
+    /// The first bytes of the arena can be used.
+    pub fn grow(&mut self, bytes: u64) {
+        self.grown = self.grown.max(bytes);
+    }
+
+    /// Takes in what went away. Before the answers of the same event are judged. `asked` is the
+    /// range that the event is about: a store keeps what is there of it.
+    pub fn hear(&mut self, news: &News, asked: Option<&Range>) -> Verdict {
+        self.hear_watermark(news)?;
+        self.hear_uses(&news.uses, asked)?;
         for (key, why) in &news.aborted {
             self.aborted(key, *why)?;
         }
@@ -186,12 +279,7 @@ impl Model {
         Ok(())
     }
 
-    fn removed(
-        &mut self,
-        key: &Key,
-        why: Removed,
-        surely_held: &BTreeSet<ObjectNumber>,
-    ) -> Verdict {
+    fn removed(&mut self, key: &Key, why: Removed, held: &BTreeSet<ObjectNumber>) -> Verdict {
         let number = self.index.remove(key).ok_or("I-49: removed what was not there")?;
         let object = &mut self.objects[number.0 as usize];
         check(object.state == State::Resident, "I-49: removed what was never committed")?;
@@ -201,12 +289,13 @@ impl Model {
                 object.readable != Sure::Yes,
                 "I-1: cleared what was held, or what came after the clear",
             )?,
-            Removed::ForRoom => {
-                let held = surely_held.contains(&number) && !object.forced;
+            Removed::ForRoom | Removed::InOrder => {
+                let held = held.contains(&number) && !object.forced;
                 check(!held, "I-35: evicted under a live lease or copy")?;
+                check(self.rules.evicts, "I-35: evicted, and the policy evicts nothing")?;
             }
         }
-        object.state = State::Gone;
+        self.objects[number.0 as usize].state = State::Gone;
         self.no_longer_present(number);
         Ok(())
     }
@@ -229,6 +318,7 @@ impl Model {
 
     /// `clear`: everything unheld is absent from now on; with `force`, everything.
     pub fn clear(&mut self, force: bool) {
+        self.was_forced |= force;
         let (surely, maybe) = self.held();
         let numbers: Vec<ObjectNumber> = self.index.values().copied().collect();
         for number in numbers {
@@ -250,57 +340,20 @@ impl Model {
         }
     }
 
-    /// All deadlines up to `settled` were acted upon. Where no work is left over either, whatever
-    /// was uncertain has been decided; where something should have ended by now, it must have.
-    pub fn settle(&mut self, settled: Option<Instant>) -> Verdict {
-        self.settled = self.settled.max(settled.unwrap_or_default());
-        if self.is_working {
-            return Ok(());
-        }
-        self.decide_lookups();
-        for number in self.index.values() {
-            let object = &mut self.objects[number.0 as usize];
-            match object.state {
-                State::Resident => {
-                    check(object.readable != Sure::No, "I-49: cleared, swept and never told")?;
-                    object.readable = Sure::Yes;
-                }
-                State::Staged => {
-                    let writing = self.copies.values().any(|copy| copy.names(*number));
-                    check(writing, "I-11: a reservation outlived its writer")?;
-                    let due = object.reserved_at + self.rules.write_ttl;
-                    check(due > self.settled, "I-44: the write TTL passed and nothing happened")?;
-                    check(!object.forced, "I-49: cleared by force, swept and never told")?;
-                }
-                State::Gone => unreachable!("the index holds what is there"),
-            }
-        }
-        self.settle_given_up()?;
-        self.settle_instances()
-    }
-
-    /// Objects that surely cannot go now, and objects of which that is possible.
-    fn held(&self) -> (BTreeSet<ObjectNumber>, BTreeSet<ObjectNumber>) {
-        let mut surely = BTreeSet::new();
-        let mut maybe = BTreeSet::new();
-        for copy in self.copies.values() {
-            surely.extend(copy.objects.iter().map(|(_, number)| *number));
-        }
-        for session in self.sessions.values() {
-            session.add_held(self, &mut surely, &mut maybe);
-        }
-        if self.is_working {
-            // A lookup under way holds some of what it asks for, and what was given back a moment
-            // ago may still be on its way.
-            maybe.extend(self.index.values().copied());
-        }
-        (surely, maybe)
-    }
-
     /// Whether somebody may still read or write this object's memory.
     pub fn is_in_use(&self, number: ObjectNumber) -> bool {
         let object = &self.objects[number.0 as usize];
-        object.state != State::Gone || self.copies.values().any(|copy| copy.names(number))
+        let mut copies = self.copies.values().chain(&self.holds.copies);
+        object.state != State::Gone || copies.any(|copy| copy.names(number))
+    }
+
+    /// The object under a key, written or not.
+    pub fn number(&self, key: &Key) -> Option<ObjectNumber> {
+        self.index.get(key).copied()
+    }
+
+    pub fn layout(&self, number: ObjectNumber) -> Layout {
+        self.object(number).key.scope.layout
     }
 
     pub fn is_resident(&self, number: ObjectNumber) -> bool {
@@ -362,8 +415,8 @@ pub struct Transfer<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Granted {
     NoContext,
-    /// Positions within the range.
-    Slots(Vec<u32>),
+    /// Positions within the range, and where their bytes go.
+    Slots(Vec<(u32, Place)>),
 }
 
 /// What came of `prepare_retrieve`.

@@ -7,6 +7,8 @@
 //! The invariant: every entry stands in the list of the level and slot that it names, and nothing
 //! fires before a slot that has been opened is empty, however many turns that takes.
 
+mod audit;
+
 use crate::engine::memory::slots_bytes;
 use crate::engine::turn::Work;
 use crate::slots::{SlotName, Slots};

@@ -3,7 +3,9 @@
 //! The invariant: an instance is in the table exactly while its layout is counted in `layouts`; a
 //! transfer of an instance that is not in the table is refused at once.
 
-use crate::config::{Limits, PoolKind};
+mod audit;
+
+use crate::config::{Config, Limits, PoolKind};
 use crate::engine::alarms::{Alarm, Timer};
 use crate::engine::layouts::Layouts;
 use crate::engine::memory::{TEXT_BYTES, map_bytes, slots_bytes};
@@ -214,7 +216,7 @@ impl Clients {
     pub fn silence(&mut self, turn: &mut Turn, name: SlotName) -> Option<InstanceId> {
         let entry = self.instances.find_mut(name)?;
         entry.timer = None;
-        let allowed = allowed_silence(turn, entry)?;
+        let allowed = allowed_silence(turn.config, entry)?;
         if turn.now.since(entry.last_seen) >= allowed {
             return Some(entry.id);
         }
@@ -228,7 +230,7 @@ impl Clients {
         if let Some(timer) = entry.timer.take() {
             turn.alarms.cancel(timer);
         }
-        if let Some(allowed) = allowed_silence(turn, entry) {
+        if let Some(allowed) = allowed_silence(turn.config, entry) {
             let at = entry.last_seen + allowed;
             entry.timer = Some(turn.alarms.arm(at, Alarm::InstanceSilence, name));
         }
@@ -252,8 +254,7 @@ impl Clients {
 }
 
 /// How long this instance may be silent. None: for ever.
-fn allowed_silence(turn: &Turn, instance: &Instance) -> Option<core::time::Duration> {
-    let config = turn.config;
+fn allowed_silence(config: &Config, instance: &Instance) -> Option<core::time::Duration> {
     if config.reap_after.is_zero() {
         return None;
     }

@@ -11,6 +11,7 @@
 //! same: no commit finds a copy whose connection has ended, and none publishes for a registration
 //! that has (`endings`).
 
+mod audit;
 mod commits;
 mod endings;
 mod retrieve;
@@ -278,21 +279,8 @@ impl Copies {
         SlotRange { start, end: turn.out.slots.len() as u32 }
     }
 
-    /// Connections and registrations that have ended are counted right, for the audit.
-    pub(crate) fn counts_ended(&self) -> bool {
-        let of_connections = self.by_connection.values().filter(|owned| owned.ended.is_some());
-        let of_registrations = self.by_registration.values().filter(|owned| owned.ended.is_some());
-        of_connections.count() + of_registrations.count() == self.ended
-    }
-
     pub fn in_flight(&self) -> usize {
         self.tickets.len()
-    }
-}
-
-impl Copy {
-    pub(crate) fn lent_bytes(&self) -> u64 {
-        self.lent_bytes
     }
 }
 

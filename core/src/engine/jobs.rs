@@ -94,6 +94,15 @@ impl Jobs {
         }
     }
 
+    /// What is in the queue, for the audit.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Job> {
+        self.queue.iter()
+    }
+
+    pub(crate) fn is_sweeping(&self) -> bool {
+        self.is_sweeping
+    }
+
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -8,6 +8,7 @@
 //! request. *Pins* are about memory: tickets under which somebody may still read or write it.
 //! Evictable means resident with both at zero.
 
+mod audit;
 pub mod clear;
 pub mod leases;
 pub mod objects;

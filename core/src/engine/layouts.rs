@@ -66,6 +66,14 @@ impl Layouts {
         uses.iter().rev().find(|u| u.world_size == world_size).map(|u| u.layout)
     }
 
+    /// Instances that have this layout, for the audit.
+    pub(crate) fn uses(&self, model: &str, world_size: u32, layout: Layout) -> u32 {
+        let uses = self.by_model.get(model).map_or(&[][..], |uses| &uses[..]);
+        let mut uses = uses.iter().filter(|u| u.world_size == world_size && u.layout == layout);
+        let first = uses.next().map_or(0, |u| u.instances);
+        first + uses.map(|u| u.instances).sum::<u32>()
+    }
+
     /// Instances counted over all layouts, for the audit.
     pub fn instances(&self) -> u32 {
         self.by_model.values().flatten().map(|u| u.instances).sum()

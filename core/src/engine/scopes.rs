@@ -208,8 +208,19 @@ impl Scopes {
         self.scopes[scope.0 as usize].uses
     }
 
-    pub fn scopes_len(&self) -> usize {
-        self.scopes.len()
+    /// Tenants and scopes that there are ids for, for the audit.
+    pub(crate) fn lens(&self) -> (usize, usize) {
+        (self.tenants.len(), self.scopes.len())
+    }
+
+    /// Sessions and scopes of a tenant, for the audit.
+    pub(crate) fn tenant_uses(&self, tenant: TenantId) -> u32 {
+        self.tenants[tenant.0 as usize].uses
+    }
+
+    /// Whether this id has a name, for the audit.
+    pub(crate) fn is_named(&self, scope: ScopeId) -> bool {
+        self.scope_ids.get(self.key(scope)) == Some(&scope)
     }
 
     /// A session speaks of this tenant until it ends.

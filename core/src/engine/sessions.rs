@@ -4,6 +4,7 @@
 //! (end, replacement, expiry) gives the whole set back (I-11, I-12). A lookup is probed, leased and
 //! touched a slice at a time; its result is handed out once (I-14).
 
+mod audit;
 mod ends;
 mod look;
 mod results;

@@ -2,10 +2,10 @@
 
 use super::{Bench, Lent, Open, Seen, is_answer_to, transfer};
 use crate::calls::Call;
-use crate::model::{Delivered, Granted, News, ObjectNumber};
+use crate::model::{Delivered, Granted, News, ObjectNumber, Rejected};
 use crate::reach::State;
-use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
-use kvtide_core::names::{Reply, Ticket};
+use kvtide_core::effect::{Answer, Effect, Outbox, Refusal, Slot, SlotRange};
+use kvtide_core::names::{Layout, Place, Reply, Ticket};
 
 impl Bench {
     /// Every answer goes to an open request, once (P2), and is what the model expects.
@@ -34,11 +34,13 @@ impl Bench {
                     seen.push(Seen::Answered { reply: *reply, answer: *answer, slots: lent });
                 }
                 Effect::Answer { .. } | Effect::OperatorAnswer { .. } => {}
-                Effect::Send { reply, ticket, slots, with_slots, .. } => {
-                    seen.push(self.sending(*reply, *ticket, (*slots, *with_slots), out)?);
+                Effect::Send { reply, ticket, slots, layout, with_slots } => {
+                    let what = (*slots, *layout, *with_slots);
+                    seen.push(self.sending(*reply, *ticket, what, news, out)?);
                 }
-                Effect::Receive { reply, ticket, slots, .. } => {
-                    seen.push(self.receiving(*reply, *ticket, *slots, news, out)?);
+                Effect::Receive { reply, ticket, slots, layout } => {
+                    let what = (*slots, *layout);
+                    seen.push(self.receiving(*reply, *ticket, what, news, out)?);
                 }
             }
         }
@@ -54,9 +56,16 @@ impl Bench {
         out: &Outbox,
     ) -> Result<Vec<Lent>, String> {
         match (&open.call, answer) {
-            (Call::Register { instance, model, world_size, layout }, _) => {
-                let accepted = *answer == Answer::Registered;
-                self.model.register(*instance, (model, *world_size, *layout), accepted)?;
+            (Call::Register { instance, model, world_size, layout }, answer) => {
+                let rejected = match answer {
+                    Answer::Registered => None,
+                    Answer::Refused(Refusal::WorldSize) => Some(Rejected::WorldSize),
+                    Answer::Refused(Refusal::LayoutTooLarge) => Some(Rejected::Layout),
+                    Answer::Refused(Refusal::InstancesFull) => Some(Rejected::Full),
+                    Answer::Refused(_) => Some(Rejected::Other),
+                    other => return Err(format!("P7: a registration was answered {other:?}")),
+                };
+                self.model.register(*instance, (model, *world_size, *layout), rejected)?;
             }
             (Call::Unregister { instance }, Answer::None) => self.model.unregister(*instance)?,
             (Call::Ping { instance }, Answer::Bool(flag)) => self.model.ping(*instance, *flag)?,
@@ -102,10 +111,10 @@ impl Bench {
             }
             (Call::PrepareStore { instance, range }, Answer::StoreSlots { slots, layout }) => {
                 let slots = out.slots(*slots);
-                let granted = Granted::Slots(slots.iter().map(|slot| slot.chunk).collect());
+                let granted = Granted::Slots(places_of(slots)?);
                 let transfer = transfer(reply, *instance, range);
                 let objects = self.model.prepare_store(transfer, news, &granted)?;
-                return self.lend(slots, &objects, layout.bytes());
+                return self.lend(slots, &objects, *layout);
             }
             (Call::CommitStore { instance, range, inline_bytes: 0 }, Answer::Bool(flag)) => {
                 let transfer = transfer(reply, *instance, range);
@@ -123,18 +132,21 @@ impl Bench {
             }
             (Call::PrepareRetrieve { instance, range }, Answer::RetrieveMiss) => {
                 let transfer = transfer(reply, *instance, range);
-                self.model.prepare_retrieve(transfer, &Delivered::Miss)?;
+                self.model.prepare_retrieve(transfer, news, &Delivered::Miss)?;
             }
-            (Call::PrepareRetrieve { instance, range }, Answer::RetrieveSlots { slots, .. }) => {
-                let lent = self.delivered(*slots, out)?;
+            (
+                Call::PrepareRetrieve { instance, range },
+                Answer::RetrieveSlots { slots, layout },
+            ) => {
+                let lent = self.delivered(*slots, *layout, out)?;
                 let objects = lent.iter().map(|lent| lent.object).collect();
                 let got = Delivered::Hit { objects, with_slots: true, ticket: None };
-                self.model.prepare_retrieve(transfer(reply, *instance, range), &got)?;
+                self.model.prepare_retrieve(transfer(reply, *instance, range), news, &got)?;
                 return Ok(lent);
             }
             (Call::CommitRetrieve { instance, range }, Answer::Bool(flag)) => {
                 let transfer = transfer(reply, *instance, range);
-                self.model.commit_retrieve(transfer, *flag)?;
+                self.model.commit_retrieve(transfer, news, *flag)?;
             }
             (call, answer) => return Err(format!("P7: {call:?} was answered {answer:?}")),
         }
@@ -145,20 +157,21 @@ impl Bench {
         &mut self,
         reply: Reply,
         ticket: Ticket,
-        (slots, with_slots): (SlotRange, bool),
+        (slots, layout, with_slots): (SlotRange, Layout, bool),
+        news: &News,
         out: &Outbox,
     ) -> Result<Seen, String> {
         let open = self.open.remove(&reply).ok_or("P2: a request was answered twice")?;
         let Call::PrepareRetrieve { instance, range } = &open.call else {
             return Err("bytes were sent for something else than a retrieve".into());
         };
-        let slots = self.delivered(slots, out)?;
+        let slots = self.delivered(slots, layout, out)?;
         let objects = slots.iter().map(|lent| lent.object).collect();
         let got = Delivered::Hit { objects, with_slots, ticket: Some(ticket) };
         if with_slots {
             self.reach.met(State::SendToUnknown);
         }
-        self.model.prepare_retrieve(transfer(reply, *instance, range), &got)?;
+        self.model.prepare_retrieve(transfer(reply, *instance, range), news, &got)?;
         Ok(Seen::Sending { reply, ticket, slots, with_slots })
     }
 
@@ -166,7 +179,7 @@ impl Bench {
         &mut self,
         reply: Reply,
         ticket: Ticket,
-        range: SlotRange,
+        (range, layout): (SlotRange, Layout),
         news: &News,
         out: &Outbox,
     ) -> Result<Seen, String> {
@@ -176,15 +189,25 @@ impl Bench {
             return Err("a body was read for something else than a store".into());
         };
         let all = out.slots(range);
+        if !all.iter().map(|slot| slot.chunk).eq(0..keys.len()) {
+            return Err("P1: a body has not one slot for each chunk, in order".into());
+        }
         let slots: Vec<Slot> = all.iter().filter(|slot| slot.place.is_some()).copied().collect();
-        let places: Vec<u32> = slots.iter().map(|slot| slot.chunk).collect();
+        let places = places_of(&slots)?;
         let transfer = transfer(reply, instance, &keys);
         let objects = self.model.receive(transfer, news, Some((ticket, &places)))?;
         if news.reserved.is_empty() && !places.is_empty() {
             self.reach.met(State::PickleIntoReservation);
         }
         let numbers: Vec<ObjectNumber> = objects.iter().map(|(_, number)| *number).collect();
-        let lent = self.lend(&slots, &numbers, None)?;
+        let lent = self.lend(&slots, &numbers, layout)?;
         Ok(Seen::Receiving { reply, ticket, slots: lent, chunks: all.len() as u32 })
     }
+}
+
+/// Positions of granted slots, and where their bytes go.
+fn places_of(slots: &[Slot]) -> Result<Vec<(u32, Place)>, String> {
+    let place = |slot: &Slot| Some((slot.chunk, slot.place?));
+    let places: Option<Vec<(u32, Place)>> = slots.iter().map(place).collect();
+    places.ok_or_else(|| "I-5: a slot without a place".into())
 }

@@ -2,10 +2,11 @@
 
 use super::Bench;
 use crate::calls::Call;
-use crate::model::{Aborted, Key, News, Removed, Scope};
+use crate::model::{Aborted, Key, Missed, News, Refused, Removed, Scope, Use};
 use crate::transcript::Input;
 use kvtide_core::effect::Outbox;
-use kvtide_core::fact::{Abort, Fact, InstanceEnd, KeyRange, Removal, RequestFault};
+use kvtide_core::fact::RequestFault;
+use kvtide_core::fact::{Abort, Fact, InstanceEnd, KeyRange, NoRoom, ReadFailure, Removal};
 use std::rc::Rc;
 
 impl Bench {
@@ -59,25 +60,91 @@ impl Bench {
                 }
                 Fact::Evicted { keys, why } => {
                     let why = match why {
-                        Removal::Watermark | Removal::Pressure | Removal::Table => Removed::ForRoom,
+                        Removal::Watermark | Removal::Table => Removed::InOrder,
+                        Removal::Pressure => Removed::ForRoom,
                         Removal::Clear => Removed::Cleared,
                         Removal::ForcedClear => Removed::Forced,
                     };
                     let keys = self.keys(*keys, out)?;
-                    news.removed.extend(keys.into_iter().map(|key| (key, why)));
+                    news.uses.extend(keys.into_iter().map(|key| (key, Use::Removed(why))));
+                }
+                Fact::Accessed { keys } => {
+                    let keys = self.keys(*keys, out)?;
+                    news.uses.extend(keys.into_iter().map(|key| (key, Use::Touched)));
                 }
                 Fact::InstanceEnded { instance, why } => {
                     news.instances_ended.push((*instance, *why == InstanceEnd::Reaped));
                 }
                 Fact::Retrieved { keys, .. } => news.retrieved += keys.len() as usize,
-                Fact::WriteRefused { keys, .. } => news.refused.extend(self.keys(*keys, out)?),
+                Fact::WriteRefused { keys, why } => {
+                    let why = refused(*why);
+                    let keys = self.keys(*keys, out)?;
+                    news.refused.extend(keys.into_iter().map(|key| (key, why)));
+                }
+                Fact::ReadFailed { why, .. } => {
+                    news.missed = Some(match why {
+                        ReadFailure::NotFound => Missed::NotFound,
+                        ReadFailure::NotLeased => Missed::NotLeased,
+                        ReadFailure::Layout => Missed::OtherKey,
+                    });
+                }
                 Fact::RequestFaulted { fault: RequestFault::NoSuchHold, .. } => {
                     news.no_such_hold = true;
+                }
+                Fact::RequestFaulted { fault: RequestFault::TableFull, .. } => {
+                    news.table_full = true;
+                }
+                Fact::EvictionTick { used_bytes, triggered, .. } => {
+                    news.watermark = Some((*used_bytes, *triggered));
                 }
                 _ => {}
             }
         }
         Ok(news)
+    }
+
+    /// What is told of leases adds up: no more of them end than have begun (I-52).
+    pub(super) fn hear_leases(&mut self, out: &Outbox) -> Result<(), String> {
+        for fact in &out.facts {
+            let (keys, units, is_end) = match fact {
+                Fact::ReadReserved { keys, readers } => (keys, *readers as i64, false),
+                Fact::ReadFinished { keys, .. } => (keys, -1, true),
+                _ => continue,
+            };
+            if keys.is_empty() {
+                return Err("I-49: news of no lease".into());
+            }
+            for key in keys.of(&out.keys) {
+                let left = self.leases.entry((key.scope, key.hash)).or_default();
+                *left += units;
+                if is_end && *left < 0 {
+                    return Err("I-52: more leases have ended than had begun".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gauges are absolute: what is told last of the arena and of instances is what is (I-50).
+    pub(super) fn hear_gauges(&self, input: &Input, out: &Outbox) -> Result<(), String> {
+        let told = out.facts.iter().rev().find_map(|fact| match fact {
+            Fact::Gauges(gauges) => Some(gauges),
+            _ => None,
+        });
+        let Some(told) = told else {
+            let must = matches!(input, Input::ArenaGrown { .. });
+            return if must {
+                Err("I-50: more memory, and nobody was told".into())
+            } else {
+                Ok(())
+            };
+        };
+        let status = self.engine.status();
+        let arena = (told.l1_total_bytes, told.l1_configured_bytes);
+        if arena != (status.total_bytes, status.configured_bytes) {
+            return Err("I-50: the capacity that was told is not the true one".into());
+        }
+        Ok(())
     }
 
     fn keys(&self, range: KeyRange, out: &Outbox) -> Result<Vec<Key>, String> {
@@ -86,5 +153,17 @@ impl Bench {
             Ok(Key { scope: scope.clone(), hash: key.hash })
         });
         named.collect()
+    }
+}
+
+fn refused(why: NoRoom) -> Refused {
+    match why {
+        NoRoom::Held => Refused::Held,
+        NoRoom::Growing => Refused::Growing,
+        NoRoom::ObjectTable => Refused::Table,
+        NoRoom::SizeClasses => Refused::Classes,
+        NoRoom::Lent => Refused::Lent,
+        NoRoom::Busy => Refused::Busy,
+        NoRoom::Trimmed => Refused::Trimmed,
     }
 }

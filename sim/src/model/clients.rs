@@ -13,6 +13,16 @@ pub enum Way {
     Inline,
 }
 
+/// Why a registration is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    WorldSize,
+    Layout,
+    Full,
+    /// For a reason that no simulated client gives.
+    Other,
+}
+
 #[derive(Clone, Debug)]
 pub struct Instance {
     pub model: Rc<str>,
@@ -29,11 +39,24 @@ impl Model {
         &mut self,
         instance: InstanceId,
         (model, world_size, layout): (&Rc<str>, u32, Layout),
-        accepted: bool,
+        rejected: Option<Rejected>,
     ) -> Verdict {
-        if !accepted {
-            let may = self.rules.tables_may_fill || world_size == 0 || world_size > 255;
-            return check(may, "P7: a good registration was refused");
+        let bytes = layout.bytes().filter(|bytes| *bytes <= self.rules.arena.bytes);
+        let slot = bytes.map(|bytes| bytes.next_multiple_of(self.rules.arena.align_bytes));
+        let expected = if world_size == 0 || world_size > 255 {
+            Some(Rejected::WorldSize)
+        } else if slot.is_none_or(|slot| slot > self.rules.arena.bytes) {
+            Some(Rejected::Layout)
+        } else if !self.instances.contains_key(&instance)
+            && self.instances.len() >= self.rules.instances
+        {
+            Some(Rejected::Full)
+        } else {
+            None
+        };
+        check(rejected == expected, "P7: a registration was refused without that reason")?;
+        if expected.is_some() {
+            return Ok(());
         }
         let now = self.now;
         if let Some(known) = self.instances.get_mut(&instance) {
@@ -42,7 +65,7 @@ impl Model {
                 known.model == *model && known.world_size == world_size && known.layout == layout;
             return check(same, "a registration with another layout replaced nothing");
         }
-        self.told.remove(&instance);
+        self.told.retain(|told| *told != instance);
         self.registrations += 1;
         let layouts = self.layouts.entry((model.clone(), world_size)).or_default();
         layouts.retain(|(other, _)| *other != layout);
@@ -94,9 +117,14 @@ impl Model {
             known.has_pinged = true;
             return check(got, "a registered instance is answered true");
         }
-        let first = self.told.insert(instance);
-        let may = self.rules.tables_may_fill;
-        check(got != first || may, "F07: an unknown instance is told so once")
+        let known = self.told.contains(&instance);
+        if !known {
+            if self.told.len() >= self.rules.told {
+                self.told.pop_front();
+            }
+            self.told.push_back(instance);
+        }
+        check(got == known, "F07: an unknown instance is told so once")
     }
 
     pub(super) fn settle_instances(&self) -> Verdict {

@@ -14,17 +14,19 @@ pub struct Session {
     salt: Rc<str>,
     world_size: u32,
     readers: u16,
-    rows: Vec<Rc<Scope>>,
+    pub(super) rows: Vec<Rc<Scope>>,
     hashes: Rc<[ChunkHash]>,
     /// What each cell (chunk, row) has been since the lookup, until that is decided.
     watch: Vec<Watch>,
-    is_decided: bool,
-    /// Nothing is certain of it: a table may have been full, or a release met a running lookup.
-    is_vague: bool,
+    pub(super) is_decided: bool,
+    /// Nothing is certain of it: a release or an end may have met it while it was looking.
+    pub(super) is_vague: bool,
+    /// There may have been fewer lease cells left than it asked for.
+    may_be_short: bool,
     /// The hit lies within.
     low: u32,
     high: u32,
-    cells: Vec<Cell>,
+    pub(super) cells: Vec<Cell>,
     is_taken: bool,
     has_ended: bool,
     /// When its leases end, at the earliest and at the latest.
@@ -45,14 +47,14 @@ struct Watch {
 }
 
 #[derive(Clone, Debug)]
-struct Cell {
-    key: Key,
+pub(super) struct Cell {
+    pub key: Key,
     /// The object, where there is only one that it can be.
-    object: Option<ObjectNumber>,
-    leased: Sure,
+    pub object: Option<ObjectNumber>,
+    pub leased: Sure,
     /// Readers that have not come yet, at least and at most.
-    least: u16,
-    most: u16,
+    pub least: u16,
+    pub most: u16,
 }
 
 impl Session {
@@ -66,6 +68,9 @@ impl Session {
         if self.is_over(model) {
             return;
         }
+        // A lookup under way holds some of what it asks for.
+        let asked = self.watch.iter().filter_map(|watch| model.index.get(&watch.key));
+        maybe.extend(asked.copied());
         let is_alive = self.is_alive(model);
         for cell in self.cells.iter().filter(|cell| cell.most > 0) {
             match cell.object {
@@ -82,7 +87,7 @@ impl Session {
     }
 
     /// Surely still there, leases and all.
-    fn is_alive(&self, model: &Model) -> bool {
+    pub(super) fn is_alive(&self, model: &Model) -> bool {
         self.is_decided
             && !self.is_vague
             && model.now < self.until.0
@@ -90,9 +95,58 @@ impl Session {
     }
 
     /// Surely no lease is left.
-    fn is_over(&self, model: &Model) -> bool {
+    pub(super) fn is_over(&self, model: &Model) -> bool {
         let leases_over = self.is_decided && model.settled >= self.until.1;
-        !model.is_working && (leases_over || self.is_forgotten(model))
+        leases_over || self.is_forgotten(model)
+    }
+
+    /// Its leases may have run out, and may not be given back yet.
+    pub(super) fn may_have_expired(&self, model: &Model) -> bool {
+        model.now >= self.until.0 && model.settled < self.until.1
+    }
+
+    /// Cells that it is charged for, at most.
+    pub(super) fn cells_at_most(&self) -> usize {
+        self.cells.len() + self.watch.len()
+    }
+
+    /// Its result stands, as far as it can be told from what was there all the time and at some
+    /// time since it began.
+    fn decide(&mut self, until: Instant) {
+        self.is_decided = true;
+        let rows = self.rows.len().max(1);
+        let watch = std::mem::take(&mut self.watch);
+        let leading = |present: fn(&Watch) -> bool| {
+            watch.chunks(rows).take_while(|chunk| chunk.iter().all(present)).count() as u32
+        };
+        self.high = leading(|cell| cell.ever);
+        let is_exact = !self.is_vague && !self.may_be_short;
+        self.low = if is_exact { leading(|cell| cell.always) } else { 0 };
+        let certain = self.low as usize * rows;
+        let cells = watch.into_iter().take(self.high as usize * rows).enumerate();
+        let readers = self.readers;
+        self.cells = cells
+            .map(|(at, cell)| Cell {
+                key: cell.key,
+                object: cell.object,
+                leased: if at < certain { Sure::Yes } else { Sure::Maybe },
+                least: readers,
+                most: readers,
+            })
+            .collect();
+        if !self.has_ended {
+            self.until.1 = until;
+        }
+    }
+
+    /// Releases that were still on their way have arrived.
+    fn finish_frees(&mut self) {
+        for freed in self.freeing.drain(..) {
+            let end = freed.end.min(self.cells.len());
+            for cell in &mut self.cells[freed.start.min(end)..end] {
+                cell.most = 0;
+            }
+        }
     }
 
     /// Surely idle for so long that nothing is known of it any more.
@@ -100,11 +154,11 @@ impl Session {
         model.settled >= self.last_used.1 + model.rules.session_ttl
     }
 
-    fn speaks_of(&self, range: &Range) -> bool {
+    pub(super) fn speaks_of(&self, range: &Range) -> bool {
         self.model == range.model && self.salt == range.salt && self.world_size == range.world_size
     }
 
-    fn used(&mut self, now: Instant) {
+    pub(super) fn used(&mut self, now: Instant) {
         if self.is_decided {
             self.last_used.0 = now;
         }
@@ -126,8 +180,28 @@ impl Session {
 }
 
 impl Model {
-    /// `lookup`, after it was answered. A running one under the same id has ended (I-12).
-    pub fn lookup(&mut self, range: &Range) {
+    /// `lookup`, after it was answered. A running one under the same id has ended (I-12). It is
+    /// refused where there are too many sessions.
+    pub fn lookup(&mut self, range: &Range, refused: bool) -> Verdict {
+        if let Some(replaced) = self.sessions.remove(&range.request) {
+            self.leave_session(&replaced);
+        }
+        self.past.remove(&range.request);
+        if refused {
+            let full = self.sessions_at_most() >= self.rules.sessions;
+            return check(full, "P3: a lookup was refused by a table with room");
+        }
+        let session = self.new_session(range);
+        self.sessions.insert(range.request.clone(), session);
+        if !self.turn.is_spent {
+            let until = self.now + self.rules.read_ttl;
+            let session = self.sessions.get_mut(&range.request).expect("inserted above");
+            session.decide(until);
+        }
+        Ok(())
+    }
+
+    fn new_session(&mut self, range: &Range) -> Session {
         self.sessions_made += 1;
         let layout = self.layout_of(&range.model, range.world_size);
         let rows: Vec<Rc<Scope>> = layout.map_or(Vec::new(), |layout| {
@@ -150,7 +224,8 @@ impl Model {
                 watch.push(Watch { key, always, ever, object: object.filter(|_| always) });
             }
         }
-        let session = Session {
+        let may_be_short = self.cells_at_most() + watch.len() > self.rules.lease_cells;
+        Session {
             serial: self.sessions_made,
             model: range.model.clone(),
             salt: range.salt.clone(),
@@ -160,7 +235,8 @@ impl Model {
             hashes: range.hashes.clone(),
             watch,
             is_decided: false,
-            is_vague: self.rules.tables_may_fill,
+            is_vague: false,
+            may_be_short,
             low: 0,
             high: 0,
             cells: Vec::new(),
@@ -169,50 +245,38 @@ impl Model {
             until: (self.now + self.rules.read_ttl, Instant::FAR),
             last_used: (self.now, self.now),
             freeing: Vec::new(),
-        };
-        self.sessions.insert(range.request.clone(), session);
-        if !self.is_working {
-            self.decide_lookups();
         }
     }
 
-    /// No work is left over: every lookup has its result.
+    /// No work is left over: every lookup has its result, every release has arrived.
     pub(super) fn decide_lookups(&mut self) {
         let until = self.now + self.rules.read_ttl;
         for session in self.sessions.values_mut() {
-            for freed in session.freeing.drain(..) {
-                let end = freed.end.min(session.cells.len());
-                for cell in &mut session.cells[freed.start.min(end)..end] {
-                    cell.most = 0;
-                }
-            }
-            if session.is_decided {
-                continue;
-            }
-            session.is_decided = true;
-            let rows = session.rows.len().max(1);
-            let watch = std::mem::take(&mut session.watch);
-            let leading = |present: fn(&Watch) -> bool| {
-                watch.chunks(rows).take_while(|chunk| chunk.iter().all(present)).count() as u32
-            };
-            session.high = leading(|cell| cell.ever);
-            session.low = if session.is_vague { 0 } else { leading(|cell| cell.always) };
-            let certain = session.low as usize * rows;
-            let cells = watch.into_iter().take(session.high as usize * rows).enumerate();
-            let readers = session.readers;
-            session.cells = cells
-                .map(|(at, cell)| Cell {
-                    key: cell.key,
-                    object: cell.object,
-                    leased: if at < certain { Sure::Yes } else { Sure::Maybe },
-                    least: readers,
-                    most: readers,
-                })
-                .collect();
-            if !session.has_ended {
-                session.until.1 = until;
+            session.finish_frees();
+            if !session.is_decided {
+                session.decide(until);
             }
         }
+    }
+
+    /// Nothing is left of sessions that were ended, or idle for too long: they are not known.
+    pub(super) fn forget_past(&mut self) {
+        let settled = self.settled;
+        let is_past = |session: &Session, ttl| {
+            let is_ended = session.has_ended && settled >= session.until.1;
+            is_ended || settled >= session.last_used.1 + ttl
+        };
+        let ttl = self.rules.session_ttl;
+        let past = &mut self.past;
+        self.sessions.retain(|request, session| {
+            let is_past = is_past(session, ttl);
+            if is_past {
+                past.insert(request.clone(), session.has_ended);
+            } else if settled >= session.until.1 {
+                session.cells.clear();
+            }
+            !is_past
+        });
     }
 
     /// A key became readable: a lookup under way may find it.
@@ -260,14 +324,19 @@ impl Model {
             return check(got == 0, "I-14: a result was delivered twice");
         }
         if !session.is_decided {
-            // The engine was faster than the model can know: its work still goes on.
-            let rows = session.rows.len().max(1);
-            let leading = session.watch.chunks(rows).take_while(|c| c.iter().all(|c| c.ever));
-            let high = leading.count() as u64;
+            // It was decided some time since it began; now it is known how.
+            let until = now + self.rules.read_ttl;
+            session.decide(until);
             session.is_taken = true;
-            session.is_vague = true;
             session.last_used.1 = now;
-            return check(got <= high, "I-26: more chunks than were ever there");
+            check(got <= session.high as u64, "I-26: more chunks than were ever there")?;
+            let idle = now >= session.last_used.0 + self.rules.session_ttl;
+            let ran_out = got == 0 && (idle || now >= session.until.0);
+            check(ran_out || got >= session.low as u64, "I-27: less than was there all the time")?;
+            if !session.is_vague || got > 0 {
+                session.learn_hit(got as u32);
+            }
+            return Ok(());
         }
         let idle = now >= session.last_used.0 + self.rules.session_ttl;
         session.is_taken = true;
@@ -291,7 +360,7 @@ impl Model {
 
     /// `free_lookup_locks`: gives back what this request holds of whole chunks in a range.
     pub fn free(&mut self, range: &Range, no_such_hold: bool) -> Verdict {
-        let (now, is_working) = (self.now, self.is_working);
+        let (now, is_spent) = (self.now, self.turn.is_spent);
         let vague =
             |known: &Session| known.is_vague || now >= known.last_used.0 + self.rules.session_ttl;
         let known = self.sessions.get(&*range.request);
@@ -319,11 +388,13 @@ impl Model {
         let len = session.cells.len();
         let (first, end) = (range.first_chunk as usize * rows, range.end_chunk as usize * rows);
         let freed = first.min(len)..end.min(len).max(first.min(len));
+        // Several releases of one session go one after the other.
+        let is_later = is_spent || !session.freeing.is_empty();
         for cell in &mut session.cells[freed.clone()] {
             cell.least = 0;
-            cell.most = if is_working { cell.most } else { 0 };
+            cell.most = if is_later { cell.most } else { 0 };
         }
-        if is_working {
+        if is_later {
             session.freeing.push(freed);
         }
         Ok(())
@@ -345,70 +416,22 @@ impl Model {
         }
     }
 
-    /// Whether a retrieve of this range may, or must, find everything.
-    pub(super) fn may_read(&self, range: &Range, scope: &Scope) -> Sure {
-        let Some(session) = self.sessions.get(&*range.request) else { return Sure::No };
-        if range.is_empty() || !session.speaks_of(range) {
-            return Sure::No;
-        }
-        if !session.is_decided {
-            return Sure::Maybe;
-        }
-        if session.is_over(self) {
-            return Sure::No;
-        }
-        let mut sure = if session.is_alive(self) { Sure::Yes } else { Sure::Maybe };
-        for chunk in range.first_chunk..range.end_chunk {
-            let at = chunk as usize * session.rows.len() + scope.rank as usize;
-            let Some(cell) = session.cells.get(at) else { return Sure::No };
-            let hash = range.hashes[chunk as usize];
-            if *cell.key.scope != *scope || cell.key.hash != hash || cell.most == 0 {
-                return Sure::No;
-            }
-            let readable = cell.object.map_or(Sure::Maybe, |number| {
-                let object = self.object(number);
-                if self.is_resident(number) && !object.forced { Sure::Yes } else { Sure::No }
-            });
-            let left = if cell.least > 0 { Sure::Yes } else { Sure::Maybe };
-            sure = sure.min(readable).min(left).min(cell.leased);
-        }
-        sure
-    }
-
-    /// A retrieve found everything: one reader of every cell has come.
-    pub(super) fn consume(
-        &mut self,
-        range: &Range,
-        rank: u32,
-        objects: &[ObjectNumber],
-    ) -> Verdict {
-        let now = self.now;
-        let session = self.sessions.get_mut(&*range.request).expect("asked for before");
-        session.used(now);
-        if !session.is_decided {
-            session.is_vague = true;
-            return Ok(());
-        }
-        for (chunk, number) in (range.first_chunk..range.end_chunk).zip(objects) {
-            let at = chunk as usize * session.rows.len() + rank as usize;
-            let cell = &mut session.cells[at];
-            let same = cell.object.is_none_or(|object| object == *number);
-            check(same, "I-1: a lease was answered with another object")?;
-            cell.object = Some(*number);
-            cell.least = cell.least.saturating_sub(1);
-            cell.most -= 1;
-        }
-        Ok(())
-    }
-
-    /// Surely idle for so long that it is not known any more.
+    /// Idle for so long that it is not known any more.
     pub fn has_forgotten(&self, request: &str) -> bool {
-        self.sessions.get(request).is_some_and(|known| known.is_forgotten(self))
+        self.past.get(request) == Some(&false)
     }
 
-    /// Ended by its scheduler, with leases that linger.
+    /// Ended by its scheduler, with leases that linger or have lingered.
     pub fn has_ended(&self, request: &str) -> bool {
         self.sessions.get(request).is_some_and(|known| known.has_ended)
+            || self.past.get(request) == Some(&true)
+    }
+
+    /// Whether a wait may be parked for this session: its lookup may be under way (I-10).
+    pub fn may_look(&self, request: &str, serial: Option<u64>) -> bool {
+        self.sessions.get(request).is_some_and(|known| {
+            Some(known.serial) == serial && !known.is_decided && !known.has_ended
+        })
     }
 
     /// Whether something that can be read is held as well.

@@ -6,7 +6,7 @@ use super::{Granted, Key, Model, News, Object, ObjectNumber, Scope, State, Sure}
 use super::{Transfer, Verdict, check};
 use crate::calls::Range;
 use kvtide_core::event::BodyOutcome;
-use kvtide_core::names::{InstanceId, Ticket};
+use kvtide_core::names::{InstanceId, Place, Ticket};
 use std::rc::Rc;
 
 impl Model {
@@ -25,43 +25,40 @@ impl Model {
             return Ok(Vec::new());
         };
         let name = self.name(Kind::Store, transfer, &scope);
-        let may_be_full = self.rules.tables_may_fill || self.is_crowded(&name, None);
-        let is_full = *got == Granted::NoContext && may_be_full;
-        if is_full && news.refused.is_empty() {
+        let (must_be_full, may_be_full) = self.is_crowded(&name, None);
+        if news.table_full {
+            check(*got == Granted::NoContext, "P3: a full table, and slots all the same")?;
+            check(may_be_full, "P3: a writer was refused by a table with room")?;
             check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
             return Ok(Vec::new());
         }
+        check(!must_be_full, "P3: a writer was let in although the table was full")?;
         let granted = match got {
             Granted::NoContext => &Vec::new(),
             Granted::Slots(granted) => granted,
         };
         let (objects, is_short) = self.reserve(transfer.range, &scope, news, granted)?;
+        self.judge_refusal(news, transfer.range, true)?;
         if objects.is_empty() {
             let refused = *got == Granted::NoContext;
             check(!refused || is_short, "refused although there was room")?;
             check(refused || !is_short, "empty slots mean that all is here already")?;
             return Ok(Vec::new());
         }
+        let bytes = scope.layout.bytes().unwrap_or(1);
+        let slot_bytes = self.rules.arena.slot_bytes(bytes);
         let mut copy = Model::new_copy(name, transfer);
-        copy.objects = granted.iter().copied().zip(objects.iter().copied()).collect();
+        copy.objects = granted.iter().map(|(at, _)| *at).zip(objects.iter().copied()).collect();
         copy.is_lent = true;
         copy.is_short = is_short;
+        copy.lent_bytes = slot_bytes * objects.len() as u64;
         self.admit(copy);
-        self.check_lent()?;
+        // Writers have no more of L1 in their hands than their share, given up or not; but one may
+        // always write one object.
+        let (lent, _) = self.lent_bytes();
+        let fits = lent <= self.rules.lent_bytes_max || lent == slot_bytes;
+        check(fits, "P3: writers hold more than their share of L1")?;
         Ok(objects)
-    }
-
-    /// Writers have no more of L1 in their hands than their share, given up or not; but one may
-    /// always write one object.
-    fn check_lent(&self) -> Verdict {
-        let writers =
-            self.copies.values().filter(|copy| copy.is_lent && copy.kind() == Kind::Store);
-        let objects: Vec<ObjectNumber> =
-            writers.flat_map(|copy| copy.objects.iter().map(|(_, number)| *number)).collect();
-        let bytes = |number: &ObjectNumber| self.object(*number).key.scope.layout.bytes();
-        let sum: u64 = objects.iter().filter_map(bytes).sum();
-        let fits = sum <= self.rules.lent_bytes_max || objects.len() == 1;
-        check(fits, "P3: writers hold more than their share of L1")
     }
 
     /// Judges a reservation: exactly the absent chunks, up to the first that found no room.
@@ -70,7 +67,7 @@ impl Model {
         range: &Range,
         scope: &Rc<Scope>,
         news: &News,
-        granted: &[u32],
+        granted: &[(u32, Place)],
     ) -> Result<(Vec<ObjectNumber>, bool), String> {
         let mut objects = Vec::new();
         let is_short = !news.refused.is_empty();
@@ -78,10 +75,11 @@ impl Model {
         let mut keys = Vec::new();
         for (position, chunk) in (range.first_chunk..range.end_chunk).enumerate() {
             let key = Key { scope: scope.clone(), hash: range.hashes[chunk as usize] };
-            if granted.contains(&(position as u32)) {
+            let place = granted.iter().find(|(at, _)| *at == position as u32);
+            if let Some((_, place)) = place {
                 check(refused.is_empty(), "F18: a slot beyond the first without room")?;
                 check(!self.index.contains_key(&key), "I-4: a slot for what is there already")?;
-                objects.push(self.stage(key.clone()));
+                objects.push(self.stage(key.clone(), *place));
                 keys.push(key);
                 continue;
             }
@@ -91,19 +89,23 @@ impl Model {
                     || (object.state == State::Resident && object.readable == Sure::No);
                 !is_dead
             });
-            if refused.is_empty() && news.refused.first() != Some(&key) {
+            let first = news.refused.first().map(|(key, _)| key);
+            if refused.is_empty() && first != Some(&key) {
                 // A chunk that went for the sake of one behind it is not there any more.
                 check(is_there, "F18: a chunk was dropped in silence, or by its own request")?;
             } else {
                 refused.push(key);
             }
         }
-        check(refused == news.refused, "F37: what was refused is not what was told")?;
+        let told = news.refused.iter().map(|(key, _)| key);
+        check(refused.iter().eq(told), "F37: what was refused is not what was told")?;
+        check(granted.len() == keys.len(), "I-5: slots for chunks that were not asked for")?;
         check(keys == news.reserved, "I-49: what was reserved is not what was told")?;
+        self.is_passing &= keys.is_empty();
         Ok((objects, is_short))
     }
 
-    fn stage(&mut self, key: Key) -> ObjectNumber {
+    fn stage(&mut self, key: Key, place: Place) -> ObjectNumber {
         let number = ObjectNumber(self.objects.len() as u64);
         self.index.insert(key.clone(), number);
         self.objects.push(Object {
@@ -112,6 +114,8 @@ impl Model {
             readable: Sure::No,
             forced: false,
             reserved_at: self.now,
+            place,
+            used: 0,
         });
         number
     }
@@ -137,7 +141,7 @@ impl Model {
         &mut self,
         transfer: Transfer,
         news: &News,
-        got: Option<(Ticket, &[u32])>,
+        got: Option<(Ticket, &[(u32, Place)])>,
     ) -> Result<Vec<(u32, ObjectNumber)>, String> {
         let asker = self.asker(transfer);
         // One that commits its slots may still be writing to them.
@@ -148,11 +152,10 @@ impl Model {
             self.body_came(name.as_ref(), transfer);
         }
         let Some((ticket, places)) = got else {
-            let crowded = asker.as_ref().is_some_and(|(scope, _)| {
-                self.is_crowded(&self.name(Kind::Store, transfer, scope), None)
+            let may = asker.as_ref().is_none_or(|(scope, _)| {
+                news.table_full && self.is_crowded(&self.name(Kind::Store, transfer, scope), None).1
             });
-            let may = asker.is_none() || self.rules.tables_may_fill || crowded;
-            check(may, "a good store was refused")?;
+            check(may, "P3: a body was refused by a table with room")?;
             check(news.reserved.is_empty(), "I-52: reserved for nobody")?;
             return Ok(Vec::new());
         };
@@ -164,9 +167,12 @@ impl Model {
                 number
             }
             None => {
+                let (must_be_full, _) = self.is_crowded(&name, None);
+                check(!must_be_full, "P3: a body was let in although the table was full")?;
                 let (objects, is_short) = self.reserve(transfer.range, &scope, news, places)?;
+                self.judge_refusal(news, transfer.range, false)?;
                 let mut copy = Model::new_copy(name, transfer);
-                copy.objects = places.iter().copied().zip(objects).collect();
+                copy.objects = places.iter().map(|(at, _)| *at).zip(objects).collect();
                 copy.is_short = is_short;
                 self.admit(copy)
             }
@@ -174,8 +180,11 @@ impl Model {
         let copy = self.copies.get_mut(&number).expect("found or admitted above");
         copy.stream = Some(ticket);
         copy.reply = Some(transfer.reply);
-        let positions: Vec<u32> = copy.objects.iter().map(|(position, _)| *position).collect();
-        check(positions == places, "a body goes to the chunks of its reservation")?;
+        let positions = copy.objects.iter().map(|(position, _)| *position);
+        check(
+            positions.eq(places.iter().map(|(at, _)| *at)),
+            "a body goes to the chunks of its reservation",
+        )?;
         Ok(copy.objects.clone())
     }
 
@@ -251,6 +260,12 @@ impl Model {
             whole += (published - before == copy.objects.len()) as usize;
         }
         check(news.committed.len() == published, "I-7: more was published than written")?;
+        // In that order they were used: the tail of a request goes before its beginning.
+        for key in &news.committed {
+            if let Some(number) = self.index.get(key) {
+                self.used(*number);
+            }
+        }
         Ok(whole)
     }
 

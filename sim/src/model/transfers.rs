@@ -1,7 +1,7 @@
 //! Client copies: who may still read or write which object's memory (I-2, I-3, I-6, I-7).
 
 use super::clients::Way;
-use super::{Delivered, Model, News, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
+use super::{Delivered, Missed, Model, News, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
 use crate::calls::Range;
 use kvtide_core::event::SendOutcome;
 use kvtide_core::names::{ChunkHash, Connection, InstanceId, Reply, Ticket};
@@ -48,6 +48,8 @@ pub struct Copy {
     pub(super) is_orphan: bool,
     /// Its instance had been seen to write to slots by then.
     pub(super) wrote_slots: bool,
+    /// What it counts for in the share of writers.
+    pub(super) lent_bytes: u64,
 }
 
 impl Copy {
@@ -128,6 +130,7 @@ impl Model {
             is_given_up: false,
             is_orphan: false,
             wrote_slots: false,
+            lent_bytes: 0,
         }
     }
 
@@ -171,13 +174,21 @@ impl Model {
         if ours.is_empty() { those(&|_| true) } else { ours }
     }
 
-    /// Whether so many copies have this name that no more of them are let in: of one request for
-    /// readers, of anybody for writers.
-    pub(super) fn is_crowded(&self, name: &Name, reader: Option<&str>) -> bool {
+    /// Copies of this name: of one request for readers, of anybody for writers; at least, and at
+    /// most.
+    fn of_name(&self, name: &Name, reader: Option<&str>) -> (usize, usize) {
         let named = |copy: &&Copy| {
             copy.name == *name && reader.is_none_or(|reader| *copy.request == *reader)
         };
-        self.copies.values().filter(named).count() >= COPIES_PER_NAME || self.is_working
+        let least = self.copies.values().filter(named).count();
+        (least, least + self.holds.copies.iter().filter(named).count())
+    }
+
+    /// Whether there must be, and whether there may be, too many copies to let one more in.
+    pub(super) fn is_crowded(&self, name: &Name, reader: Option<&str>) -> (bool, bool) {
+        let (named, all) = (self.of_name(name, reader), self.copies_between());
+        let (per_name, most) = (COPIES_PER_NAME, self.rules.copies);
+        (named.0 >= per_name || all.0 >= most, named.1 >= per_name || all.1 >= most)
     }
 
     /// The copies that a commit ends. Several under one name cannot be told apart: they end when
@@ -213,7 +224,7 @@ impl Model {
                     && !copy.objects.iter().all(|(_, number)| self.is_wanted(*number))
             }));
         }
-        numbers.iter().for_each(|number| drop(self.copies.remove(number)));
+        numbers.iter().for_each(|number| drop(self.leave_copy(*number)));
     }
 
     fn orphans(&self, kind: Kind, transfer: Transfer) -> Vec<u64> {
@@ -260,20 +271,23 @@ impl Model {
     }
 
     /// `prepare_retrieve`: every chunk under the request's own leases, or a miss.
-    pub fn prepare_retrieve(&mut self, transfer: Transfer, got: &Delivered) -> Verdict {
+    pub fn prepare_retrieve(
+        &mut self,
+        transfer: Transfer,
+        news: &News,
+        got: &Delivered,
+    ) -> Verdict {
         let asker = self.asker(transfer);
         let Delivered::Hit { objects, with_slots, ticket } = got else {
-            let must = asker
-                .as_ref()
-                .is_some_and(|(scope, _)| self.may_read(transfer.range, scope) == Sure::Yes);
-            let crowded = asker.is_some_and(|(scope, _)| {
-                let name = self.name(Kind::Retrieve, transfer, &scope);
-                self.is_crowded(&name, Some(&transfer.range.request))
-            });
-            let may_miss = !must || self.rules.tables_may_fill || crowded;
-            return check(may_miss, "F57, I-26: a promised chunk could not be read");
+            return self.judge_miss(transfer, asker.map(|(scope, _)| scope), news);
         };
         let (scope, offers) = asker.ok_or("a stranger was given an object's bytes")?;
+        let name = self.name(Kind::Retrieve, transfer, &scope);
+        let (full, _) = self.is_crowded(&name, Some(&transfer.range.request));
+        let chunks = transfer.range.len() as usize;
+        let full = full || self.reads().0 + chunks > self.rules.lease_cells;
+        check(!full, "P3: a reader was let in although the table was full")?;
+        check(news.missed.is_none() && !news.table_full, "I-49: a hit was told as a miss")?;
         let may = self.may_read(transfer.range, &scope) != Sure::No;
         check(may, "I-3: read without a lease of this request")?;
         check(*with_slots == offers.slots, "places are told to those that use them")?;
@@ -288,7 +302,6 @@ impl Model {
             check(same, "I-48: another key's bytes were lent")?;
         }
         self.consume(transfer.range, scope.rank, objects)?;
-        let name = self.name(Kind::Retrieve, transfer, &scope);
         let mut copy = Model::new_copy(name, transfer);
         copy.objects = (0..).zip(objects.iter().copied()).collect();
         copy.is_lent = *with_slots;
@@ -297,21 +310,54 @@ impl Model {
         Ok(())
     }
 
+    /// A miss has a reason, and the reason is true.
+    fn judge_miss(&mut self, transfer: Transfer, scope: Option<Rc<Scope>>, news: &News) -> Verdict {
+        let Some(scope) = scope else {
+            return check(
+                news.missed.is_none(),
+                "I-49: a stranger's miss was told as a failed read",
+            );
+        };
+        let range = transfer.range;
+        let must_hit = self.may_read(range, &scope) == Sure::Yes;
+        if news.table_full {
+            let name = self.name(Kind::Retrieve, transfer, &scope);
+            let (_, full) = self.is_crowded(&name, Some(&range.request));
+            let reads = self.reads().1 + range.len() as usize;
+            let full = full || reads > self.rules.lease_cells;
+            return check(full, "P3: a reader was refused by a table with room");
+        }
+        match news.missed {
+            None => return check(range.is_empty(), "I-49: a read failed and nobody was told"),
+            Some(Missed::NotFound) => {
+                check(self.was_forced, "F57: what was leased is gone, and nobody used force")?;
+            }
+            Some(Missed::OtherKey) => {
+                let same = self.is_looked_up(range, &scope);
+                check(!same, "F57: the very chunks of the lookup were called others")?;
+            }
+            Some(Missed::NotLeased) => {}
+        }
+        check(!must_hit, "F57, I-26: a promised chunk could not be read")
+    }
+
     /// `commit_retrieve`: true for every registered instance, also after a miss.
-    pub fn commit_retrieve(&mut self, transfer: Transfer, got: bool) -> Verdict {
+    pub fn commit_retrieve(&mut self, transfer: Transfer, news: &News, got: bool) -> Verdict {
         let asker = self.asker(transfer);
         check(got == asker.is_some(), "commit_retrieve is true for those that are registered")?;
         let ended = match asker {
             Some((scope, _)) => self.commit(&self.name(Kind::Retrieve, transfer, &scope), transfer),
             None => self.commit_late(Kind::Retrieve, transfer),
         };
+        let mut expected = 0;
         for number in ended {
             let copy = self.copies.get_mut(&number).expect("found above");
             copy.is_lent = false;
             copy.was_read = true;
+            expected += if copy.stream.is_none() { copy.objects.len() } else { 0 };
             self.drop_if_ended(number);
         }
-        Ok(())
+        check(news.retrieved == expected, "F26: retrieved is what has reached its reader")
     }
 
     /// The bytes of an answer have left, or never will. False for a stale ticket. What did not
@@ -353,7 +399,7 @@ impl Model {
     fn drop_if_ended(&mut self, number: u64) {
         let copy = &self.copies[&number];
         if !copy.is_lent && copy.stream.is_none() {
-            self.copies.remove(&number);
+            self.leave_copy(number);
         }
     }
 }

@@ -42,6 +42,19 @@ impl Epochs {
     pub fn is_forced(&self, object: &Object) -> bool {
         object.epoch < self.forced
     }
+
+    /// Whether a forced clear has ever come, for the audit.
+    pub(super) fn was_ever_forced(&self) -> bool {
+        self.forced > 0
+    }
+
+    /// Whether the sweep under way has still to come by this place, for the audit.
+    pub(super) fn will_sweep(&self, index: u32) -> bool {
+        let Sweep { at, left, places } = self.sweep;
+        // It visits the place behind `at` next, once around.
+        let ahead = if index > at { index - at - 1 } else { index + places - at - 1 };
+        index < places && ahead < left
+    }
 }
 
 impl L1 {

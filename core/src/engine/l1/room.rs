@@ -48,7 +48,7 @@ pub struct Search {
 /// A window that a job empties, and how far it has come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Emptying {
-    window: Window,
+    pub(super) window: Window,
     at: Option<(RunId, u32)>,
 }
 

@@ -1,5 +1,6 @@
 //! The invariants of `space`, recounted from its tables (I-15, I-17).
 
+use super::window::Window;
 use super::{Run, Space};
 use crate::limits::SIZE_CLASSES_MAX;
 use alloc::vec;
@@ -31,6 +32,19 @@ impl Space {
             };
         }
         self.audit_totals(&counted)
+    }
+
+    /// Whether nothing but a run in this window is being emptied.
+    pub(crate) fn drains_only(&self, window: Option<Window>) -> bool {
+        let draining = |block: &u32| {
+            self.owners[*block as usize] == block + 1 && self.runs[*block as usize].is_draining
+        };
+        let mut runs = (0..self.blocks_published).filter(draining);
+        match window {
+            None => runs.next().is_none(),
+            // A run that reaches over the window's edge goes as a whole.
+            Some(window) => runs.all(|run| self.runs_in(window).any(|other| other.0 == run)),
+        }
     }
 
     fn audit_free_block(&self, block: u32, counted: &mut Counted) -> Result<u32, &'static str> {
