@@ -73,6 +73,8 @@ pub struct Bench {
     kept: Option<Vec<(Vec<Fact>, Vec<FactKey>)>>,
     /// Lease units told of, by what they are leases of.
     leases: BTreeMap<(ScopeId, ChunkHash), i64>,
+    /// Those of which more were told to end than to begin.
+    overdrawn: BTreeSet<(ScopeId, ChunkHash)>,
     audit: Scratch,
 }
 
@@ -99,6 +101,7 @@ impl Bench {
             events: 0,
             kept: None,
             leases: BTreeMap::new(),
+            overdrawn: BTreeSet::new(),
             audit: Scratch::default(),
         }
     }
@@ -224,7 +227,7 @@ impl Bench {
         let turn = Turn { is_working, is_spent: self.engine.work().is_spent() };
         self.learn_scopes(input, out);
         let news = self.news(out)?;
-        self.hear_leases(out)?;
+        self.hear_leases(out, is_working)?;
         self.hear_gauges(input, out)?;
         self.count(input, out);
         self.model.at(now, turn);

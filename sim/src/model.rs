@@ -206,7 +206,7 @@ pub struct Model {
     grown: u64,
     uses: u64,
     was_forced: bool,
-    /// A pass of the tick has begun, and nothing was reserved since.
+    /// A pass of the tick has begun and ended with this event.
     is_passing: bool,
     /// Room is being made by taking a stretch of the arena out of use.
     is_emptying: bool,

@@ -92,6 +92,8 @@ pub(crate) struct Orphan {
     next: usize,
     /// Cells below this one were taken without anybody being told.
     untold: usize,
+    /// How many readers each of them was for.
+    readers: u16,
     why: LeaseEnd,
 }
 

@@ -103,24 +103,31 @@ impl Bench {
         Ok(news)
     }
 
-    /// What is told of leases adds up: no more of them end than have begun (I-52).
-    pub(super) fn hear_leases(&mut self, out: &Outbox) -> Result<(), String> {
+    /// What is told of leases adds up: once all is told, no more of them have ended than have begun
+    /// (I-52).
+    pub(super) fn hear_leases(&mut self, out: &Outbox, is_working: bool) -> Result<(), String> {
         for fact in &out.facts {
-            let (keys, units, is_end) = match fact {
-                Fact::ReadReserved { keys, readers } => (keys, *readers as i64, false),
-                Fact::ReadFinished { keys, .. } => (keys, -1, true),
+            let (keys, units) = match fact {
+                Fact::ReadReserved { keys, readers } => (keys, *readers as i64),
+                Fact::ReadFinished { keys, .. } => (keys, -1),
                 _ => continue,
             };
             if keys.is_empty() {
                 return Err("I-49: news of no lease".into());
             }
             for key in keys.of(&out.keys) {
-                let left = self.leases.entry((key.scope, key.hash)).or_default();
+                let key = (key.scope, key.hash);
+                let left = self.leases.entry(key).or_default();
                 *left += units;
-                if is_end && *left < 0 {
-                    return Err("I-52: more leases have ended than had begun".into());
+                if *left < 0 {
+                    self.overdrawn.insert(key);
+                } else {
+                    self.overdrawn.remove(&key);
                 }
             }
+        }
+        if !is_working && !self.overdrawn.is_empty() {
+            return Err("I-52: more leases have ended than had begun".into());
         }
         Ok(())
     }

@@ -74,7 +74,8 @@ impl Model {
             let known = self.used_bytes();
             check(used == known, "I-15: bytes in use are not those of what was handed out")?;
         }
-        self.is_passing |= triggered;
+        // A pass over several turns may end before the last of what held something has gone.
+        self.is_passing = triggered && !self.before.is_working && !self.turn.is_spent;
         Ok(())
     }
 

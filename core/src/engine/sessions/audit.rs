@@ -72,11 +72,11 @@ impl Session {
         for (at, cell) in self.set.cells().iter().enumerate() {
             check(cell.left <= self.readers, "I-3", "more readers are left than were declared")?;
             let row = at % rows;
+            hash = if row == 0 { None } else { hash };
             let Some(object) = view.l1.objects.find(cell.object.0) else { continue };
             let scope = object.scope == self.scopes[row];
             check(scope, "I-48", "a cell promises an object of another scope")?;
-            hash = if row == 0 { Some(object.hash) } else { hash };
-            let same = hash.is_none_or(|hash| hash == object.hash);
+            let same = *hash.get_or_insert(object.hash) == object.hash;
             check(same, "I-28", "one chunk has different hashes at different ranks")?;
         }
         Ok(())

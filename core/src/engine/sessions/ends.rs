@@ -9,9 +9,10 @@ use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{Fact, LeaseEnd};
 use crate::limits;
-use crate::names::ChunkHash;
+use crate::names::{ChunkHash, ObjectId};
 use crate::slots::SlotName;
 use crate::time::Duration;
+use smallvec::SmallVec;
 
 impl Sessions {
     /// Gives back what is left of whole chunks in a range. False where the request holds nothing
@@ -115,7 +116,8 @@ impl Sessions {
         session.frees.clear();
         let rows = session.set.rows();
         let set = core::mem::replace(&mut session.set, LeaseSet::new(rows, 0));
-        self.orphan(turn, set, untold, LeaseEnd::Expired);
+        let readers = session.readers;
+        self.orphan(turn, set, (untold, readers), LeaseEnd::Expired);
     }
 
     /// An idle session has run out, or was used meanwhile and gets a new deadline.
@@ -134,15 +136,27 @@ impl Sessions {
     pub fn end_orphan(&mut self, turn: &mut Turn, name: SlotName) -> bool {
         let Some(orphan) = self.orphans.find_mut(name) else { return true };
         let mark = turn.out.mark();
+        let mut late: SmallVec<[ObjectId; 8]> = SmallVec::new();
         while orphan.next < orphan.set.len() && !turn.is_spent() {
             turn.spend(1);
+            let cell = orphan.set.cells()[orphan.next];
+            let is_told = orphan.next >= orphan.untold;
+            // Some of it was read or freed, and so its end told, before its beginning was.
+            let is_late = !is_told && cell.left < orphan.readers;
+            late.extend(is_late.then_some(cell.object));
             let ended = orphan.set.end_cell(turn.l1, orphan.next, orphan.why);
-            if let Some(object) = ended.filter(|_| orphan.next >= orphan.untold) {
+            if let Some(object) = ended.filter(|_| is_told || is_late) {
                 turn.l1.push_key(object, turn.out);
             }
             orphan.next += 1;
         }
         let keys = turn.out.keys_since(mark);
+        let mark = turn.out.mark();
+        late.iter().for_each(|object| turn.l1.push_key(*object, turn.out));
+        let late = turn.out.keys_since(mark);
+        if !late.is_empty() {
+            turn.out.tell(Fact::ReadReserved { keys: late, readers: orphan.readers });
+        }
         if !keys.is_empty() {
             turn.out.tell(Fact::ReadFinished { keys, why: orphan.why });
         }
@@ -177,16 +191,22 @@ impl Sessions {
         }
         self.cells -= session.charged - session.set.len();
         let untold = session.untold();
-        self.orphan(turn, session.set, untold, why);
+        self.orphan(turn, session.set, (untold, session.readers), why);
     }
 
     /// Takes over a set whose cells are still charged.
-    fn orphan(&mut self, turn: &mut Turn, set: LeaseSet, untold: usize, why: LeaseEnd) {
-        if set.units() == 0 {
+    fn orphan(
+        &mut self,
+        turn: &mut Turn,
+        set: LeaseSet,
+        (untold, readers): (usize, u16),
+        why: LeaseEnd,
+    ) {
+        if set.units() == 0 && untold == 0 {
             self.cells -= set.len();
             return;
         }
-        let orphan = Orphan { set, next: 0, untold, why };
+        let orphan = Orphan { set, next: 0, untold, readers, why };
         let name = self.orphans.insert(orphan).expect("lookups stop before it is full");
         if !self.end_orphan(turn, name) {
             turn.jobs.push(Job::EndLeases { orphan: name });
