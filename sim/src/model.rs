@@ -343,8 +343,7 @@ impl Model {
     /// Whether somebody may still read or write this object's memory.
     pub fn is_in_use(&self, number: ObjectNumber) -> bool {
         let object = &self.objects[number.0 as usize];
-        let mut copies = self.copies.values().chain(&self.holds.copies);
-        object.state != State::Gone || copies.any(|copy| copy.names(number))
+        object.state != State::Gone || self.copies.values().any(|copy| copy.names(number))
     }
 
     /// The object under a key, written or not.

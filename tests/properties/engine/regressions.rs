@@ -146,3 +146,37 @@ fn i49_a_sweep_reaches_every_place_of_a_table_that_grows() {
     assert_eq!(driver.resident_prefix(0, 0), 0);
     assert_eq!(driver.bench.engine().status().objects, 3);
 }
+
+/// Of a long lookup some leases were freed, and that was told, before anybody had been told that
+/// they had begun; then the lookup was replaced, and their beginning was never told: more leases
+/// ended than had begun. What was told to end is told to begin at the end of its session.
+#[test]
+fn i52_leases_freed_before_they_were_told_of_are_told_of_at_the_end() {
+    let limits = Limits { work_units: 4, ..limits() };
+    let mut driver = Driver::new(Config { limits, ..config() }, 1, 20);
+    driver.store(0, 0..12);
+    driver.settle();
+    driver.bench.keep_facts();
+    let range = driver.range("a", 0, None, 0..12);
+    driver.ask(SCHEDULER, Call::Lookup { range: range.clone() });
+    let query = Call::Query { request: "a".into() };
+    while driver.ask(SCHEDULER, query.clone()) == Some(Answer::None) {
+        driver.feed(Input::Tick);
+    }
+    driver.free("a", 0, 0..12);
+    driver.ask(SCHEDULER, Call::Lookup { range });
+    driver.end("a");
+    driver.pass(Duration::from_secs(6));
+    let (mut begun, mut ended) = (0, 0);
+    for (facts, _) in driver.bench.take_facts() {
+        for fact in facts {
+            match fact {
+                Fact::ReadReserved { keys, readers } => begun += keys.len() * readers as u64,
+                Fact::ReadFinished { keys, .. } => ended += keys.len(),
+                _ => {}
+            }
+        }
+    }
+    assert!(ended > 0, "some were freed");
+    assert!(ended <= begun, "{ended} leases ended of {begun}");
+}

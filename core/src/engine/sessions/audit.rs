@@ -10,7 +10,7 @@ use crate::slots::SlotName;
 impl Sessions {
     /// Adds what sessions claim of objects, names and alarms.
     pub(crate) fn audit(&self, view: &View, claims: &mut Claims) -> Result<(), Violation> {
-        let (mut cells, mut charged, mut waits, mut untaken) = (0, 0, 0, 0);
+        let (mut cells, mut charged, mut waits, mut untaken, mut holding) = (0, 0, 0, 0, 0);
         for (name, session) in self.sessions.iter() {
             let named = self.index.get(&session.request) == Some(&name);
             check(named, "I-12", "a session is not the one under its request id")?;
@@ -18,6 +18,8 @@ impl Sessions {
             charged += session.charged;
             waits += session.waits.len();
             untaken += !session.taken as u64;
+            let may_take = matches!(session.phase, Phase::Looking { .. });
+            holding += (may_take || !session.set.is_empty()) as usize;
             claim_set(&session.set, view, claims)?;
             session.audit_cells(view)?;
             session.audit_phase(name, view)?;
@@ -51,8 +53,8 @@ impl Sessions {
             let are_over = ended.iter().all(|cell| cell.left == 0);
             check(are_over, "I-11", "a cell was passed over when its session ended")?;
         }
-        let bound = self.sessions.len() + self.orphans.len() <= self.sessions.limit();
-        check(bound, "I-11", "more sessions and orphans than there is room for")?;
+        let bound = holding + self.orphans.len() <= self.orphans.limit();
+        check(bound, "I-11", "sessions would leave more behind than there is room for")?;
         check(charged == self.cells, "I-11", "lease cells are not counted right")?;
         check(cells <= self.cells, "I-11", "more cells are leased than are charged")?;
         let bound = view.config.limits.lease_cells;
