@@ -4,6 +4,7 @@
 mod answers;
 mod counts;
 mod news;
+mod promises;
 
 use crate::calls::{Call, Range};
 use crate::memory::Memory;
@@ -12,7 +13,7 @@ use crate::model::{Turn, Use};
 use crate::reach::{Reach, State};
 use crate::transcript::{Input, Transcript};
 use kvtide_core::config::{Config, PolicyKind, PoolKind};
-use kvtide_core::effect::{Answer, Effect, OperatorAnswer, Outbox, Slot, SlotRange};
+use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
 use kvtide_core::engine::audit::Scratch;
 use kvtide_core::engine::{Alarm, Engine};
 use kvtide_core::event::{Event, OperatorAsk};
@@ -45,6 +46,7 @@ pub struct Lent {
 
 struct Open {
     call: Call,
+    asked: Instant,
     /// The session that a wait is about.
     serial: Option<u64>,
     parked: bool,
@@ -146,7 +148,7 @@ impl Bench {
                 Call::Wait { request, .. } | Call::Query { request } => self.model.serial(request),
                 _ => None,
             };
-            let open = Open { call: call.clone(), serial, parked: false };
+            let open = Open { call: call.clone(), asked: now, serial, parked: false };
             self.open.insert(*reply, open);
         }
         let is_close = matches!(input, Input::ConnectionEnded { .. });
@@ -231,6 +233,7 @@ impl Bench {
         self.hear_gauges(input, out)?;
         self.count(input, out);
         self.model.at(now, turn);
+        promises::check_cause(input, &news)?;
         self.check_bytes(&news)?;
         let asked = match input {
             Input::Asked { call, .. } => call.range(),
@@ -271,7 +274,7 @@ impl Bench {
         if !matches!(input, Input::Tick) {
             self.model.settle(None)?;
         }
-        self.check_parked(is_working)?;
+        self.check_parked(now, is_working)?;
         Ok(seen)
     }
 
@@ -295,35 +298,6 @@ impl Bench {
         self.memory.check(*place, number)
     }
 
-    /// An operator's question has one answer, at once (P2).
-    fn operator_answers(&self, input: &Input, out: &Outbox) -> Result<(), String> {
-        let asked = match input {
-            Input::OperatorClear { operator, .. } => Some(*operator),
-            _ => None,
-        };
-        let answers = out.effects.iter().filter_map(|effect| match effect {
-            Effect::OperatorAnswer { operator, answer } => Some((operator.0, *answer)),
-            _ => None,
-        });
-        let expected = asked.map(|operator| (operator, OperatorAnswer::Done));
-        if !answers.eq(expected) {
-            return Err("P2: an operator has not exactly one answer".into());
-        }
-        Ok(())
-    }
-
-    /// Who is parked waits for a lookup that is under way (I-10).
-    fn check_parked(&self, is_working: bool) -> Result<(), String> {
-        let waits = self.parked.iter().filter_map(|reply| self.open.get(reply));
-        for open in waits {
-            let Call::Wait { request, .. } = &open.call else { continue };
-            if !is_working || !self.model.may_look(request, open.serial) {
-                return Err(format!("I-10: {request} is waited for, and its result is there"));
-            }
-        }
-        Ok(())
-    }
-
     /// The instant up to which every deadline has surely been acted upon, after a tick.
     fn settled(&self, now: Instant) -> Option<Instant> {
         let is_done = self.engine.deadline().is_none_or(|(at, _)| at > now);
@@ -344,26 +318,6 @@ impl Bench {
             Effect::Answer { answer: Answer::Bool(flag), .. } => Some(*flag),
             _ => None,
         })
-    }
-
-    /// A wait without an answer is parked, and a body is read first; everything else is answered at
-    /// once (P2).
-    fn park(&mut self, input: &Input, seen: &[Seen]) -> Result<(), String> {
-        let open = &self.open;
-        self.parked.retain(|reply| open.contains_key(reply));
-        let Input::Asked { reply, call } = input else { return Ok(()) };
-        let Some(open) = self.open.get_mut(reply) else { return Ok(()) };
-        let is_read =
-            |seen: &Seen| matches!(seen, Seen::Receiving { reply: to, .. } if to == reply);
-        match call {
-            Call::Wait { .. } => {
-                open.parked = true;
-                self.parked.insert(*reply);
-            }
-            Call::CommitStore { .. } if seen.iter().any(is_read) => {}
-            _ => return Err(format!("P2: {call:?} has no answer")),
-        }
-        Ok(())
     }
 
     /// Places that were given to a writer.

@@ -208,8 +208,9 @@ pub struct Model {
     was_forced: bool,
     /// A pass of the tick has begun and ended with this event.
     is_passing: bool,
-    /// Room is being made by taking a stretch of the arena out of use.
-    is_emptying: bool,
+    /// A stretch of the arena may be kept for somebody who was put off, for so many looks at the
+    /// watermark.
+    kept_for: u32,
     objects: Vec<Object>,
     /// Staged and resident objects by key.
     index: BTreeMap<Key, ObjectNumber>,
@@ -239,7 +240,7 @@ impl Model {
             uses: 0,
             was_forced: false,
             is_passing: false,
-            is_emptying: false,
+            kept_for: 0,
             objects: Vec::new(),
             index: BTreeMap::new(),
             copies: BTreeMap::new(),

@@ -4,7 +4,7 @@ use crate::harness::{Bench, Got, Worker, config, connection, prompt, scheduler};
 use crate::transcript::Transcript;
 use kvtide_core::config::{Config, Limits, PolicyKind};
 use kvtide_core::event::{Ask, BodyOutcome};
-use kvtide_core::names::Ticket;
+use kvtide_core::names::{Connection, Ticket};
 use kvtide_core::rng::Rng;
 use kvtide_core::time::Duration;
 
@@ -18,6 +18,8 @@ struct UnderWay {
 pub struct Script {
     pub bench: Bench,
     workers: Vec<Worker>,
+    /// Over which workers come back now and then.
+    other: Connection,
     under_way: UnderWay,
     rng: Rng,
 }
@@ -47,7 +49,8 @@ impl Script {
         ];
         let mut bench = Bench::new(config);
         bench.transcript = Some(Transcript::default());
-        Script { bench, workers, under_way: UnderWay::default(), rng: Rng::new(seed) }
+        let (other, under_way) = (connection(10), UnderWay::default());
+        Script { bench, workers, other, under_way, rng: Rng::new(seed) }
     }
 
     pub fn run(&mut self, steps: u32) {
@@ -112,6 +115,7 @@ impl Script {
             }
             23 if self.rng.below(4) == 0 => {
                 bench.end_connection(&worker);
+                self.connect_anew(worker.connection);
                 Got::Nothing
             }
             _ => Got::Nothing,
@@ -127,7 +131,15 @@ impl Script {
         let worker = self.workers[self.rng.below(4) as usize];
         // Now and then somebody comes back over another connection.
         let moved = self.rng.below(8) == 0;
-        if moved { Worker { connection: connection(10), ..worker } } else { worker }
+        if moved { Worker { connection: self.other, ..worker } } else { worker }
+    }
+
+    /// No connection has the name of one that has ended.
+    fn connect_anew(&mut self, ended: Connection) {
+        let connections = self.workers.iter_mut().map(|worker| &mut worker.connection);
+        for connection in connections.chain([&mut self.other]) {
+            connection.0.generation += (*connection == ended) as u32;
+        }
     }
 
     fn pick_range(&mut self, chunks: u32) -> (u32, u32) {
@@ -183,8 +195,8 @@ impl Script {
         for worker in self.workers.clone() {
             self.bench.end_connection(&worker);
         }
-        for number in [10, 100] {
-            self.bench.end_connection(&Worker { connection: connection(number), ..Worker::new(1) });
+        for connection in [self.other, scheduler()] {
+            self.bench.end_connection(&Worker { connection, ..Worker::new(1) });
         }
         self.bench.settle();
         self.bench.advance(Duration::from_secs(1300));

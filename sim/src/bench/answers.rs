@@ -76,8 +76,11 @@ impl Bench {
             (Call::Query { request }, Answer::Count(count)) => {
                 self.model.result(request, open.serial, Some(*count))?;
             }
-            (Call::Wait { request, .. }, Answer::None) => {
+            (Call::Wait { request, wait }, Answer::None) => {
                 if open.parked {
+                    if self.now < open.asked + *wait {
+                        return Err(format!("I-44: a wait for {request} ran out early"));
+                    }
                     self.reach.met(State::WaitTimedOut);
                 }
                 self.model.result(request, open.serial, None)?;

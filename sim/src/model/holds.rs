@@ -119,7 +119,6 @@ impl Model {
             return Ok(());
         }
         self.holds = Leaving::default();
-        self.is_emptying = false;
         self.decide_lookups();
         self.settle_pass()?;
         let mut written = BTreeSet::new();

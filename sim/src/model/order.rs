@@ -68,6 +68,9 @@ impl Model {
     /// The watermark was looked at.
     pub(super) fn hear_watermark(&mut self, news: &News) -> Verdict {
         let Some((used, triggered)) = news.watermark else { return Ok(()) };
+        if !self.before.is_working {
+            self.kept_for = self.kept_for.saturating_sub(1);
+        }
         let reached = used >= self.rules.watermark_bytes;
         check(triggered == reached, "I-37: the pass begins at the watermark")?;
         if !self.before.is_working && self.holds.copies.is_empty() {

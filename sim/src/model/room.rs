@@ -89,12 +89,15 @@ impl Model {
                 check(is_lent && over, "F17: refused for a share that was not used up")?;
             }
             Refused::Busy => {
-                let busy = self.turn.is_spent || self.turn.is_working;
+                let kept = self.kept_for > 0;
+                let busy = self.turn.is_spent || self.turn.is_working || kept;
                 check(busy, "F16: put off, and nobody is making room")?;
                 let table = self.objects_at_most() >= self.rules.objects_max;
                 let free = self.has_free_room(slot_bytes);
                 check(table || !free, "F16: put off although there was room")?;
-                self.is_emptying |= self.turn.is_working;
+                if self.turn.is_working {
+                    self.kept_for = KEPT_FOR;
+                }
             }
             Refused::Table => {
                 let full = self.objects_at_most() >= self.rules.objects_max;
@@ -160,15 +163,15 @@ impl Model {
 
     /// A slot of a run of this size, or blocks for a new run, are surely free.
     fn has_free_room(&self, slot_bytes: u64) -> bool {
+        // What is being emptied, or was, gives nothing out but to who asked for it.
+        if self.kept_for > 0 {
+            return false;
+        }
         let arena = self.rules.arena;
         let blocks = arena.run_blocks(slot_bytes);
         let lying = self.lying(None);
         if self.has_stretch(blocks, &lying, |_| false) {
             return true;
-        }
-        // A run that is being emptied gives nothing out.
-        if self.is_emptying {
-            return false;
         }
         let slots = blocks * arena.block_bytes / slot_bytes;
         let known = |object: &&Lying| {
@@ -182,9 +185,12 @@ impl Model {
 
     /// Something surely could have gone so that there was room.
     fn could_make_room(&self, slot_bytes: u64, range: &Range) -> bool {
+        if self.kept_for > 0 {
+            return false;
+        }
         let lying = self.lying(Some(range));
         let own = lying.iter().any(|object| object.slot_bytes == slot_bytes && object.can_go);
-        if own && !self.is_emptying {
+        if own {
             return true;
         }
         let blocks = self.rules.arena.run_blocks(slot_bytes);
@@ -207,3 +213,5 @@ impl Model {
 
 /// Sizes of objects that one arena holds at once (spec: `SIZE_CLASSES_MAX`).
 const SIZES_MAX: usize = 256;
+/// Looks at the watermark, once a second, for which an emptied stretch may be kept, and one more.
+const KEPT_FOR: u32 = 3;
