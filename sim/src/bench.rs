@@ -390,7 +390,8 @@ fn rules(config: &Config) -> Rules {
         read_ttl: config.read_ttl,
         write_ttl: config.write_ttl,
         session_ttl: config.session_ttl,
-        linger: Duration::from_secs(limits::LINGER_SECS),
+        // As promised (design §7), whatever the engine takes it to be.
+        linger: Duration::from_secs(5),
         reap_after: config.reap_after,
         registration_grace: config.registration_grace,
         is_shared: config.pool == PoolKind::Shared,
