@@ -71,7 +71,8 @@ pub(super) fn check_cause(input: &Input, news: &News) -> Result<(), String> {
         _ => None,
     };
     let stores = matches!(call, Some(Call::PrepareStore { .. } | Call::CommitStore { .. }));
-    if !stores && !(news.reserved.is_empty() && news.refused.is_empty()) {
+    let asks_for_slots = !news.reserved.is_empty() || !news.refused.is_empty();
+    if asks_for_slots && !stores {
         return Err("I-49: slots were reserved or refused, and nobody asked".into());
     }
     let writes = matches!(call, Some(Call::CommitStore { .. }))
