@@ -151,8 +151,12 @@ impl Copies {
             let fires = view.alarms.will_fire(copy.timer, Alarm::WriteExpiry, name, until);
             return check(fires, "I-44", "a reservation outlives its write TTL");
         }
-        let may_stay = copy.key.kind == Kind::Retrieve || copy.condemned.is_some();
-        check(may_stay, "I-11", "a reservation has no deadline")
+        let is_given_up = copy.condemned.is_some() || copy.is_ending;
+        check(
+            is_given_up || copy.key.kind == Kind::Retrieve,
+            "I-11",
+            "a reservation has no deadline",
+        )
     }
 }
 
