@@ -3,7 +3,7 @@
 //! Events come in, effects and facts go out; nothing here waits, fails, asks the time or touches a
 //! byte of payload. `engine` decides, `front` turns requests into what the engine understands,
 //! `wire` and `format` read and write other people's bytes, `metrics` turns facts into
-//! measurements.
+//! measurements, `recording` keeps a run so that it can be run again.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ pub mod lists;
 pub mod metrics;
 pub mod names;
 pub mod policy;
+pub mod recording;
 pub mod rng;
 pub mod slots;
 pub mod time;

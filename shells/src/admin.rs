@@ -9,6 +9,7 @@ mod answer;
 mod bodies;
 mod budget;
 mod cache;
+mod debug;
 mod health;
 mod listen;
 mod places;
@@ -18,7 +19,7 @@ mod routes;
 mod status;
 
 pub use budget::memory_bytes_max;
-pub use reach::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
+pub use reach::{Ask, Dump, Reach, ReactorSeen, Seen, Teller, Unreachable};
 pub use status::View;
 
 use crate::ending::Ending;

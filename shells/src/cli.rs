@@ -18,6 +18,7 @@ mod unserved;
 pub use settings::{Settings, Start};
 
 use crate::bench::flags::BenchFlags;
+use crate::replay::flags::ReplayFlags;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flags::ServerFlags;
 use std::ffi::OsString;
@@ -50,6 +51,9 @@ enum Task {
     /// Measure servers of this protocol, two of them in turn
     #[command(infer_long_args = true, term_width = 100)]
     Bench(Box<BenchFlags>),
+    /// Run a recording (`server --record`) or a dump again and compare every decision
+    #[command(infer_long_args = true, term_width = 100)]
+    Replay(ReplayFlags),
     /// The yardstick of `bench --floor`, which starts it
     #[command(name = crate::bench::floor::VERB, hide = true)]
     BenchFloor { chunk_tokens: u32 },
@@ -62,6 +66,8 @@ pub enum Asked {
     Serve { flags: Box<ServerFlags>, warnings: Vec<String> },
     /// Measure.
     Bench(Box<BenchFlags>),
+    /// Replay a recording.
+    Replay(ReplayFlags),
     /// Be the yardstick of a measurement.
     BenchFloor { chunk_tokens: u32 },
     /// Print this and exit: help, a version, a complaint.
@@ -135,6 +141,7 @@ pub fn parse(args: Vec<OsString>) -> Result<Asked, ConfigFault> {
             Ok(Asked::Serve { flags, warnings })
         }
         Task::Bench(flags) => Ok(Asked::Bench(flags)),
+        Task::Replay(flags) => Ok(Asked::Replay(flags)),
         Task::BenchFloor { chunk_tokens } => Ok(Asked::BenchFloor { chunk_tokens }),
     }
 }

@@ -3,13 +3,20 @@
 
 use crate::clock::Clock;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 
 /// Sixty-four bits that nobody can guess.
 pub fn seed() -> u64 {
     let mut bytes = [0; 8];
     fill(&mut bytes);
     u64::from_ne_bytes(bytes)
+}
+
+/// A key that nobody can guess. Unlike the others it fails where the system has no random device.
+pub fn secret() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    File::open(RANDOM).and_then(|mut device| device.read_exact(&mut bytes))?;
+    Ok(bytes)
 }
 
 /// A random UUID (version 4) in its usual spelling.
@@ -25,7 +32,7 @@ pub fn uuid() -> String {
 /// A system without a random device still starts: time and process id tell two servers apart, and
 /// nothing secret is made from these bytes.
 fn fill(bytes: &mut [u8]) {
-    let read = File::open("/dev/urandom").and_then(|mut device| device.read_exact(bytes));
+    let read = File::open(RANDOM).and_then(|mut device| device.read_exact(bytes));
     if read.is_ok() {
         return;
     }
@@ -36,6 +43,8 @@ fn fill(bytes: &mut [u8]) {
         *byte = (state >> 56) as u8;
     }
 }
+
+const RANDOM: &str = "/dev/urandom";
 
 #[cfg(test)]
 mod tests {
@@ -49,5 +58,6 @@ mod tests {
         assert_eq!((one.len(), dashes), (36, vec![8, 13, 18, 23]));
         assert_eq!(&one[14..15], "4");
         assert_ne!(seed(), seed());
+        assert_ne!(secret().expect("there is a device"), secret().expect("there is a device"));
     }
 }

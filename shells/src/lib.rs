@@ -9,6 +9,8 @@ pub mod ending;
 pub mod entropy;
 pub mod log;
 pub mod reactor;
+pub mod record;
+pub mod replay;
 pub mod serve;
 pub mod server;
 pub mod sockets;

@@ -27,6 +27,7 @@ mod input;
 mod message;
 mod outgoing;
 mod recent;
+mod recording;
 mod requests;
 mod socket;
 mod waiting;
@@ -113,7 +114,8 @@ impl<E: Desk> Reactor<E> {
         let last_turn = LastTurn::default();
         let turns = Turns::new(last_turn.clone());
         let Parts { engine, front, arena, clock, facts } = parts;
-        let door = Door { engine, out: Outbox::default(), ordered: 0, turns, clock };
+        let out = Outbox::default();
+        let door = Door { engine, out, ordered: 0, turns, clock, recording: None };
         Ok(Reactor {
             poll,
             events: Events::with_capacity(POLL_EVENTS),
@@ -214,6 +216,7 @@ impl<E: Desk> Reactor<E> {
         self.sweep();
         self.tell_facts();
         self.waiting.turned(self.shared.door.turns.latest());
+        self.record_turn();
         self.shared.door.turns.end(self.shared.door.clock.now());
     }
 

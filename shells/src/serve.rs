@@ -7,15 +7,17 @@
 //! after the segment shares one deadline, and a signal ends it at once.
 
 use crate::admin::{Admin, Options, Times, View};
-use crate::admin::{Ask, Reach, ReactorSeen, Seen, Teller, Unreachable};
+use crate::admin::{Ask, Dump, Reach, ReactorSeen, Seen, Teller, Unreachable};
 use crate::cli::{EXIT_STARTUP, Settings};
 use crate::clock::Clock;
+use crate::ending::Ending;
 use crate::log;
 use crate::reactor::watchdog::Sighting;
 use crate::reactor::{
-    Closing, Counters, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor,
-    ReactorStatus, SocketFile, Watchdog,
+    Closing, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor, ReactorStatus,
+    SocketFile, Watchdog,
 };
+use crate::record::{self, Recording};
 use crate::server::grow::{Received, Word, while_serving};
 use crate::server::news::{News, NewsOptions};
 use crate::server::threads;
@@ -43,7 +45,17 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     let mut engine = Engine::new(settings.engine.clone());
     let mut first = Outbox::default();
     let bytes = arena.usable_bytes();
-    engine.handle(clock.now(), Event::ArenaGrown { bytes }, &mut first);
+    let grown = Event::ArenaGrown { bytes };
+    let (recording, record_thread) = match recording(&settings)? {
+        Some((mut recording, thread)) => {
+            recording.handle(&mut engine, clock.now(), grown, &mut first);
+            (Some(recording), Some(thread))
+        }
+        None => {
+            engine.handle(clock.now(), grown, &mut first);
+            (None, None)
+        }
+    };
     let telemetry = Telemetry::new(telemetry_config(&settings)?);
     let scraper = telemetry.scraper();
     let (sender, receiver) = facts(settings.facts_max);
@@ -51,6 +63,9 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     let parts =
         Parts { engine, front: Front::new(&settings.engine), arena, clock, facts: Some(sender) };
     let mut reactor = Reactor::new(parts).map_err(StartFault::world)?;
+    if let Some(recording) = recording {
+        reactor.record(recording);
+    }
     // Told once more, so that the gauges stand before the first tick.
     reactor.sender().put(Note::ArenaGrown { bytes }).ok();
     let unread = signals.unread();
@@ -87,13 +102,17 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     reactor.accept_at(request.listen()?).map_err(StartFault::world)?;
     announce_serving(&settings, port);
     announce_http(&settings, http_port);
-    let ended = run(&mut reactor);
+    let ended = run(&mut reactor, record_thread.as_ref());
+    reactor.end_recording(ended.is_ok());
     drop(reactor);
     // Nothing that others could see is left: from here on the end can be cut short anywhere.
     unread.say();
     let until = clock.now() + END_PATIENCE;
     admin.stop(left(clock, until));
     facts_thread.within(left(clock, until));
+    if let Some(thread) = record_thread {
+        thread.within(left(clock, until));
+    }
     Ok(Ended { exit: ended?, until })
 }
 
@@ -123,17 +142,41 @@ fn hear(sender: &Sender<Note<Engine>>, socket: Option<&SocketFile>, word: Word) 
 
 /// A panic of the reactor is a fault of ours that nothing can be served after: say what it was at,
 /// and abort, so that whoever watches starts anew (design §7).
-fn run(reactor: &mut Reactor<Engine>) -> Result<u8, StartFault> {
+fn run(reactor: &mut Reactor<Engine>, record: Option<&Ending>) -> Result<u8, StartFault> {
     match catch_unwind(AssertUnwindSafe(|| reactor.run())) {
         Ok(Ok(signal)) => Ok(signal.exit_code()),
         Ok(Err(error)) => Err(StartFault::world(format!("the reactor cannot poll: {error}"))),
         Err(_) => {
             let recent = reactor.recent_events();
             tracing::error!("The reactor panicked after these events: {recent}");
+            match reactor.dump_after_panic() {
+                Some(Ok(dumped)) => {
+                    let (events, path) = (dumped.events, dumped.path.display());
+                    tracing::error!("The last {events} events are in {path} (kvtide replay).");
+                }
+                Some(Err(error)) => tracing::error!("They could not be written down: {error}"),
+                None => {}
+            }
+            reactor.end_recording(false);
+            if let Some(thread) = record {
+                thread.within(LOG_PATIENCE);
+            }
             tracing::error!("The reactor panicked and cannot go on; the server aborts.");
             log::flush(LOG_PATIENCE);
             std::process::abort();
         }
+    }
+}
+
+/// `--record` and the flight recorder. Without a random device there is no secret for it: then a
+/// recording that was asked for is refused, and the flight recorder left out.
+fn recording(settings: &Settings) -> Result<Option<(Recording, Ending)>, StartFault> {
+    match record::start(&settings.record, &settings.engine) {
+        Err(error) if settings.record.file.is_none() => {
+            tracing::warn!("There is no flight recorder: {error}");
+            Ok(None)
+        }
+        started => started.map_err(StartFault::world),
     }
 }
 
@@ -204,6 +247,17 @@ impl Reach for Reactors {
         self.put(Note::Look(Box::new(move |engine, _| answer(engine.quotas()))))
     }
 
+    fn dump(&self, answer: Teller<Result<Dump, String>>) -> Result<(), Unreachable> {
+        self.put(Note::Dump(Box::new(move |dumped| {
+            answer(dumped.map(|dumped| Dump {
+                path: dumped.path.display().to_string(),
+                bytes: dumped.bytes,
+                events: dumped.events,
+                is_whole: dumped.is_whole,
+            }));
+        })))
+    }
+
     fn last_turn_age(&self) -> Duration {
         self.last_turn.age(self.clock.now())
     }
@@ -241,13 +295,14 @@ fn seen(reactor: &ReactorStatus) -> ReactorSeen {
         medium_frame_bytes_left: reactor.medium_frame_bytes_left as u64,
         large_frame_bytes_left: reactor.large_frame_bytes_left as u64,
         buffered_bytes: reactor.buffered_bytes as u64,
-        totals: totals(&reactor.counters).to_vec(),
+        totals: totals(reactor).to_vec(),
         closings: closings().map(|why| (why.label(), reactor.counters.closings(why))).collect(),
         turns_by_duration: reactor.turns.buckets.to_vec(),
     }
 }
 
-fn totals(counters: &Counters) -> [(&'static str, u64); 10] {
+fn totals(reactor: &ReactorStatus) -> [(&'static str, u64); 14] {
+    let (counters, recording) = (&reactor.counters, &reactor.recording);
     [
         ("accepted", counters.accepted),
         ("turned_away_full", counters.turned_away_full),
@@ -259,6 +314,10 @@ fn totals(counters: &Counters) -> [(&'static str, u64); 10] {
         ("input_bytes", counters.input_bytes),
         ("output_bytes", counters.output_bytes),
         ("fact_batches_dropped", counters.fact_batches_dropped),
+        ("recording_events", recording.events),
+        ("recording_frames", recording.frames),
+        ("recording_gaps", recording.gaps),
+        ("recording_dumps", recording.dumps),
     ]
 }
 

@@ -19,7 +19,7 @@ use crate::cli::{Asked, ConfigFault, EXIT_CONFIG, EXIT_STARTUP, Settings, Start,
 use crate::clock::Clock;
 use crate::reactor::Signals;
 use crate::sockets::{BindError, Bound};
-use crate::{bench, entropy, log, version};
+use crate::{bench, entropy, log, replay, version};
 use grow::BrokenOff;
 use kvtide_core::config::PoolKind;
 use kvtide_core::time::Instant;
@@ -125,6 +125,7 @@ pub fn run(args: Vec<OsString>, serve: impl FnOnce(Ground) -> Result<Ended, Star
     let ended = match parse(args) {
         Ok(Asked::Print { text, to_stdout, exit }) => return print(&text, to_stdout, exit),
         Ok(Asked::Bench(flags)) => return bench::run(*flags),
+        Ok(Asked::Replay(flags)) => return replay::run(&flags),
         Ok(Asked::BenchFloor { chunk_tokens }) => return bench::floor::serve(chunk_tokens),
         Ok(Asked::Serve { flags, warnings }) => {
             let form = flags.observe.log_format;

@@ -12,6 +12,7 @@ use crate::names::ChunkHash;
 use crate::slots::{SlotName, Slots};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// The known prefix of one token array.
 #[derive(Clone, Debug, Default)]
@@ -168,6 +169,15 @@ impl Memo {
     pub fn hashes(&self, request: &str) -> &[ChunkHash] {
         let name = self.names.get(request);
         name.and_then(|name| self.entries.find(*name)).map_or(&[], |entry| &entry.session.hashes)
+    }
+
+    /// The tokens of some chunks of a request, as its key encoded them. None where they are not
+    /// known any more.
+    pub fn tokens(&self, request: &str, chunks: Range<usize>) -> Option<&[u8]> {
+        let session = &self.entries.find(*self.names.get(request)?)?.session;
+        let last = chunks.end.checked_sub(1).filter(|last| chunks.start <= *last)?;
+        let end = *session.ends.get(last)? as usize;
+        session.bytes.get(session.start_of(chunks.start)..end)
     }
 
     /// The request has ended: its session goes first when room is needed. Not at once, because a

@@ -17,6 +17,16 @@ pub enum Ask {
     QuotaRemove { salt: String },
 }
 
+/// A dump of the flight recorder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dump {
+    pub path: String,
+    pub bytes: u64,
+    pub events: u64,
+    /// It begins with the server.
+    pub is_whole: bool,
+}
+
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
@@ -86,6 +96,12 @@ pub trait Reach: Send + Sync + 'static {
 
     /// Asks for the limits of all tenants alone, likewise.
     fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable>;
+
+    /// Asks for a dump of the flight recorder. `answer` is called when it is written, or hears why
+    /// there is none.
+    fn dump(&self, _answer: Teller<Result<Dump, String>>) -> Result<(), Unreachable> {
+        Err(Unreachable::Ended)
+    }
 
     /// Time since the last turn ended. Read without asking anybody.
     fn last_turn_age(&self) -> Duration;

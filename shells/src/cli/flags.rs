@@ -8,6 +8,7 @@ use super::values::{
 };
 use crate::log::Form;
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct ServerFlags {
     pub http: HttpFlags,
     #[command(flatten)]
     pub observe: ObserveFlags,
+    #[command(flatten)]
+    pub record: RecordFlags,
     #[command(flatten)]
     pub others: super::others::OtherFlags,
 }
@@ -163,4 +166,25 @@ pub struct ObserveFlags {
     /// Time between two such summaries
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS", hide_short_help = true)]
     pub extra_logging_interval: f64,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Recording")]
+pub struct RecordFlags {
+    /// Record what the engine is told and decides, for `kvtide replay`
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Most that FILE and its older parts (FILE.1 ..) take together, in MiB; at least 8
+    #[arg(long, default_value_t = 1024, value_parser = RangedU64ValueParser::<u64>::new().range(8..=1 << 30),
+        value_name = "MIB", hide_short_help = true)]
+    pub record_max_mb: u64,
+    /// Record token ids, too: whoever has the file can read the prompts
+    #[arg(long, hide_short_help = true)]
+    pub record_tokens: bool,
+    /// Where dumps of the last minute go; by default where temporary files do
+    #[arg(long, value_name = "DIR")]
+    pub dump_dir: Option<PathBuf>,
+    /// Do not keep the last minute in memory
+    #[arg(long, hide_short_help = true)]
+    pub no_flight_recorder: bool,
 }

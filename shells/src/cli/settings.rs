@@ -9,6 +9,7 @@ use crate::arena::segment::fault_of_name;
 use crate::arena::sizing::Bytes;
 use crate::arena::{Machine, NoPool, SegmentOptions, Sizing, Wanted};
 use crate::log::Form;
+use crate::record::RecordOptions;
 use crate::server::memory;
 use kvtide_core::config::{Config, Limits, TransferModes};
 use kvtide_core::time::Duration;
@@ -51,6 +52,7 @@ pub struct Settings {
     pub log_json: bool,
     pub sample_rate_ppm: u64,
     pub print_memory: bool,
+    pub record: RecordOptions,
     /// The answer to `GET /config`.
     pub document: Value,
     /// To be logged, one sentence each.
@@ -95,6 +97,7 @@ impl Settings {
             log_json: observe.log_format == Form::Json,
             sample_rate_ppm: millionths(observe.metrics_sample_rate),
             print_memory: flags.memory.print_memory,
+            record: record_of(flags)?,
             document,
             warnings,
             engine,
@@ -157,6 +160,20 @@ fn sizing_of(flags: &ServerFlags, named: bool, machine: Machine) -> Result<Sizin
         // The peer finds out while it reads its flags.
         NoPool::HugePagesTooFew { .. } => ConfigFault::value(why.to_string()),
         _ => ConfigFault { exit: EXIT_STARTUP, message: why.to_string() },
+    })
+}
+
+fn record_of(flags: &ServerFlags) -> Result<RecordOptions, ConfigFault> {
+    let record = &flags.record;
+    if record.record_tokens && record.record.is_none() {
+        return Err(ConfigFault::value("--record-tokens needs --record FILE"));
+    }
+    Ok(RecordOptions {
+        file: record.record.clone(),
+        bytes_max: record.record_max_mb << 20,
+        tokens: record.record_tokens,
+        dump_dir: record.dump_dir.clone().unwrap_or_else(std::env::temp_dir),
+        flight: !record.no_flight_recorder,
     })
 }
 

@@ -49,6 +49,7 @@ impl<E: Desk> Reactor<E> {
                 Note::Pool(news) => self.shared.arena.hear(news),
                 Note::Operator { ask, answer } => self.operate(&ask, answer),
                 Note::Look(look) => look(&self.shared.door.engine, &self.status()),
+                Note::Dump(tell) => self.dump(tell),
                 Note::Stop(signal) => self.stop(signal),
             }
         }
@@ -60,7 +61,9 @@ impl<E: Desk> Reactor<E> {
 
     fn take_signals(&mut self) {
         let mut came = [None; 2];
+        let mut dump = false;
         if let Some(signals) = &mut self.signals {
+            dump = signals.take_dump();
             let mut at = 0;
             // The first decides how the server ends, a second when; more say nothing new.
             signals.take(|signal| {
@@ -69,6 +72,9 @@ impl<E: Desk> Reactor<E> {
                     at += 1;
                 }
             });
+        }
+        if dump {
+            self.dump_for_signal();
         }
         came.into_iter().flatten().for_each(|signal| self.stop(signal));
     }
@@ -106,7 +112,7 @@ impl<E: Desk> Reactor<E> {
     pub(super) fn wind_up(&mut self) {
         let Some(stopping) = self.stopping else { return };
         let now = self.shared.now;
-        self.shared.door.engine.finish(now, &mut self.shared.door.out);
+        self.shared.door.finish(now);
         if now < stopping.last_call {
             return;
         }
@@ -148,6 +154,7 @@ impl<E: Desk> Reactor<E> {
             stalls: self.shared.door.turns.stalls(),
             turns: self.shared.door.turns.times().clone(),
             counters: self.shared.counters.clone(),
+            recording: self.recording_status(),
         }
     }
 }

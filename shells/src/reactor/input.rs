@@ -301,7 +301,11 @@ impl Connection {
                     self.message = message;
                     return self.starve(shared);
                 };
+                let speaker = shared.door.speaker(&ask);
                 shared.door.tell(Event::Asked { reply, ask });
+                if let Some(request) = speaker {
+                    shared.record_tokens(&request);
+                }
                 if self.mute {
                     // Nobody takes the answer.
                     shared.requests.drop_all(&mut self.own);

@@ -5,6 +5,7 @@
 use super::signals::Signal;
 use super::status::ReactorStatus;
 use crate::arena::PoolNews;
+use crate::record::DumpTeller;
 use kvtide_core::effect::OperatorAnswer;
 use kvtide_core::event::OperatorAsk;
 
@@ -18,6 +19,8 @@ pub enum Note<E> {
     Operator { ask: OperatorRequest, answer: OperatorTeller },
     /// Somebody wants to look at the state.
     Look(Look<E>),
+    /// Write down the last minute. The teller is called once, on another thread or here.
+    Dump(DumpTeller),
     /// The server shall end as if it had been sent this signal.
     Stop(Signal),
 }

@@ -8,9 +8,10 @@ use super::requests::Requests;
 use super::turns::Turns;
 use crate::arena::Arena;
 use crate::clock::Clock;
+use crate::record::Recording;
 use kvtide_core::effect::Outbox;
 use kvtide_core::engine::Engine;
-use kvtide_core::event::{Event, SendOutcome};
+use kvtide_core::event::{Ask, Event, SendOutcome};
 use kvtide_core::front::Front;
 use kvtide_core::limits::{
     BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUEST_CHUNKS_MAX, REQUESTS_MAX,
@@ -61,6 +62,8 @@ pub struct Door<E> {
     pub ordered: usize,
     pub turns: Turns,
     pub clock: Clock,
+    /// What is told and what comes of it, kept.
+    pub recording: Option<Recording>,
 }
 
 impl<E: Desk> Door<E> {
@@ -69,9 +72,25 @@ impl<E: Desk> Door<E> {
         let name = EventName::of(&event);
         self.turns.begins(now, name);
         let before = self.out.slots.len();
-        self.engine.handle(now, event, &mut self.out);
+        match &mut self.recording {
+            Some(recording) => recording.handle(&mut self.engine, now, event, &mut self.out),
+            None => self.engine.handle(now, event, &mut self.out),
+        }
         self.ordered += self.out.slots.len() - before;
         self.turns.event(name, self.clock.now().since(now));
+    }
+
+    /// Whose tokens are to be recorded with this question, if anybody's.
+    pub fn speaker(&self, ask: &Ask<'_>) -> Option<String> {
+        self.recording.as_ref()?.speaker(ask)
+    }
+
+    /// The server ends: whatever waits is answered.
+    pub fn finish(&mut self, now: Instant) {
+        match &mut self.recording {
+            Some(recording) => recording.finish(&mut self.engine, now, &mut self.out),
+            None => self.engine.finish(now, &mut self.out),
+        }
     }
 }
 
@@ -148,6 +167,14 @@ impl<E: Desk> Shared<E> {
         match self.arena.pool_name() {
             Some(pool_name) => Context { pool_name, pool_bytes: self.arena.bytes() },
             None => Context::default(),
+        }
+    }
+
+    /// Records the tokens of a question that was just put, where they are wanted.
+    pub fn record_tokens(&mut self, request: &str) {
+        let now = self.door.clock.now();
+        if let Some(recording) = &mut self.door.recording {
+            recording.tokens(now, request, self.front.memo());
         }
     }
 

@@ -1,6 +1,6 @@
 //! SIGINT, SIGTERM and SIGHUP become bytes in pipes that the reactor polls: nothing of ours runs in
 //! a signal handler, and no thread is needed. A hangup ends the server as SIGTERM does, unless who
-//! started it (`nohup`) wants hangups ignored.
+//! started it (`nohup`) wants hangups ignored. SIGUSR2 asks for a dump of the last minute.
 //!
 //! The one invariant: no signal is lost on the way to the end. Once nobody reads the pipes any
 //! more, a signal ends the process where it stands.
@@ -8,7 +8,7 @@
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::low_level::{pipe, unregister};
 use std::io::{self, Read};
@@ -36,6 +36,7 @@ impl Signal {
 #[derive(Debug)]
 pub struct Signals {
     pipes: Vec<(Signal, UnixStream, SigId)>,
+    dumps: (UnixStream, SigId),
     unread: Unread,
 }
 
@@ -54,20 +55,25 @@ impl Signals {
     /// From here on these signals are ours.
     pub fn install() -> io::Result<Signals> {
         let unread = Unread::default();
+        let open = |number| -> io::Result<(UnixStream, SigId)> {
+            let (reads, writes) = std::os::unix::net::UnixStream::pair()?;
+            reads.set_nonblocking(true)?;
+            let registration = pipe::register(number, writes)?;
+            Ok((UnixStream::from_std(reads), registration))
+        };
         let pipe = |signal: Signal, number| -> io::Result<(Signal, UnixStream, SigId)> {
             // Stays for the rest of the process: who takes a signal over cannot give it back.
             let status = signal.exit_code().into();
             register_conditional_shutdown(number, status, unread.0.clone())?;
-            let (reads, writes) = std::os::unix::net::UnixStream::pair()?;
-            reads.set_nonblocking(true)?;
-            let registration = pipe::register(number, writes)?;
-            Ok((signal, UnixStream::from_std(reads), registration))
+            let (reads, registration) = open(number)?;
+            Ok((signal, reads, registration))
         };
         let mut pipes = vec![pipe(Signal::Interrupt, SIGINT)?, pipe(Signal::Terminate, SIGTERM)?];
         if !is_ignored(SIGHUP) {
             pipes.push(pipe(Signal::Terminate, SIGHUP)?);
         }
-        Ok(Signals { pipes, unread })
+        let dumps = open(SIGUSR2)?;
+        Ok(Signals { pipes, dumps, unread })
     }
 
     pub fn unread(&self) -> Unread {
@@ -78,7 +84,7 @@ impl Signals {
         for (_, reads, _) in &mut self.pipes {
             registry.register(reads, token, Interest::READABLE)?;
         }
-        Ok(())
+        registry.register(&mut self.dumps.0, token, Interest::READABLE)
     }
 
     /// One signal that came since the last call, if any did.
@@ -86,6 +92,15 @@ impl Signals {
         let mut first = None;
         self.take(|signal| first = first.or(Some(signal)));
         first
+    }
+
+    /// Whether a dump was asked for since the last call.
+    pub fn take_dump(&mut self) -> bool {
+        let (mut came, mut bytes) = (false, [0; 16]);
+        while let Ok(1..) = self.dumps.0.read(&mut bytes) {
+            came = true;
+        }
+        came
     }
 
     /// Signals that came since the last call, each as often as it is known to have come.
@@ -120,6 +135,7 @@ impl Drop for Signals {
         for (_, _, registration) in &self.pipes {
             unregister(*registration);
         }
+        unregister(self.dumps.1);
     }
 }
 

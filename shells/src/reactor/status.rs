@@ -28,6 +28,18 @@ pub struct ReactorStatus {
     pub stalls: u64,
     pub turns: TurnTimes,
     pub counters: Counters,
+    pub recording: RecordingStatus,
+}
+
+/// Recorded since the start, by `--record` and the flight recorder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordingStatus {
+    pub events: u64,
+    /// Frames that were written to the file.
+    pub frames: u64,
+    /// Recordings that ended before the server did.
+    pub gaps: u64,
+    pub dumps: u64,
 }
 
 /// Most bytes that each table and buffer of the reactor can take, for `--print-memory`. However

@@ -5,6 +5,7 @@ use crate::arena::sizing::Bytes;
 use crate::cli::Settings;
 use crate::log;
 use crate::reactor::status;
+use crate::record;
 use crate::telemetry::Telemetry;
 use kvtide_core::config::Config;
 use kvtide_core::engine::memory::table_bytes;
@@ -39,6 +40,7 @@ fn tables(engine: &Config) -> impl Iterator<Item = (&'static str, u64)> {
     table_bytes(engine)
         .into_iter()
         .chain([memo, telemetry, lines, admin])
+        .chain(record::memory_bytes_max())
         .chain(status::table_bytes())
 }
 

@@ -90,6 +90,10 @@ fn total(name: &str) -> (String, &'static str, Option<(&'static str, String)>) {
         "fact_batches_dropped" => {
             ("fact_batches_dropped", "Turns whose facts telemetry had no room for.")
         }
+        "recording_events" => ("recording_events", "Events that were recorded."),
+        "recording_frames" => ("recording_frames", "Frames written to the file of --record."),
+        "recording_gaps" => ("recording_gaps", "Recordings that ended before the server did."),
+        "recording_dumps" => ("recording_dumps", "Dumps of the flight recorder."),
         other => (other, "Counted by the reactor."),
     };
     (format!("kvtide_{name}_total"), help, None)

@@ -1,0 +1,271 @@
+//! Recording on the server's side: what happens to the frames that `kvtide_core::recording` makes.
+//!
+//! ```text
+//! reactor: event -> Recorder -> frame -+-> flight recorder (a ring in memory)
+//!                                      +-> lane -> thread -> FILE, FILE.1, ..
+//!          dump: the ring ---------------> lane -> thread -> DIR/kvtide-PID-N.dump
+//! ```
+//!
+//! The one invariant: the reactor never waits for a disk. Where the thread does not keep up,
+//! recording ends with a mark that says so, and the server goes on.
+
+mod dump;
+mod files;
+mod flight;
+mod thread;
+
+pub use dump::{DumpTeller, Dumped};
+pub use files::{PARTS, part};
+
+use crate::ending::Ending;
+use crate::entropy;
+use crate::reactor::Desk;
+use crate::version;
+use dump::Dumps;
+use files::Files;
+use flight::Flight;
+use kvtide_core::config::Config;
+use kvtide_core::effect::Outbox;
+use kvtide_core::event::{Ask, Event};
+use kvtide_core::front::memo::Memo;
+use kvtide_core::recording::{
+    Frame, Header, Mark, Part, RECORDER_BYTES_MAX, Recorder, Secret, hashes_of,
+};
+use kvtide_core::time::Instant;
+use kvtide_lanes::Refused;
+use kvtide_lanes::lane::{Producer, lane};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use thread::{Letter, keep_writing};
+
+/// What the flags come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordOptions {
+    /// `--record`.
+    pub file: Option<PathBuf>,
+    /// `--record-max-mb`: all parts together.
+    pub bytes_max: u64,
+    /// `--record-tokens`.
+    pub tokens: bool,
+    pub dump_dir: PathBuf,
+    /// Whether the last minute is kept.
+    pub flight: bool,
+}
+
+/// Counted by the thread, read by the reactor for `/status` and `/metrics`.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub frames: AtomicU64,
+    /// Recordings that ended before the server did.
+    pub gaps: AtomicU64,
+    pub dumps: AtomicU64,
+}
+
+/// The reactor's end. Everything that the engine is told goes through it.
+pub struct Recording {
+    recorder: Recorder,
+    flight: Option<Flight>,
+    thread: Option<Producer<Letter>>,
+    file: FileState,
+    tokens: bool,
+    dumps: Dumps,
+    counts: Arc<Counts>,
+}
+
+/// How things stand with `--record`.
+#[derive(Debug)]
+enum FileState {
+    /// Not wanted, or over.
+    Off,
+    On,
+    /// Over; this mark is to be written when there is room for it.
+    Gap(Frame),
+}
+
+/// Opens the file, if there is to be one, and starts the thread. None where nothing is recorded.
+pub fn start(options: &RecordOptions, config: &Config) -> io::Result<Option<(Recording, Ending)>> {
+    if options.file.is_none() && !options.flight {
+        return Ok(None);
+    }
+    let secret = Secret::new(entropy::secret()?);
+    let header = Header {
+        recording: entropy::seed(),
+        tokens: options.tokens,
+        writer: version::KVTIDE.to_owned(),
+        config: config.clone(),
+    };
+    let header = Arc::new(header.bytes());
+    let files = match &options.file {
+        Some(path) => Some(Files::open(path, options.bytes_max, header.clone())?),
+        None => None,
+    };
+    let file = if files.is_some() { FileState::On } else { FileState::Off };
+    let counts = Arc::new(Counts::default());
+    let dumps = Dumps::new(options.dump_dir.clone(), header);
+    let (to_thread, letters) = lane(LETTERS);
+    let (by_thread, theirs) = (counts.clone(), dumps.clone());
+    let ending = Ending::spawn("record", move || keep_writing(letters, files, theirs, &by_thread))?;
+    let recording = Recording {
+        recorder: Recorder::new(secret),
+        flight: options.flight.then(Flight::default),
+        thread: Some(to_thread),
+        file,
+        tokens: options.tokens,
+        dumps,
+        counts,
+    };
+    Ok(Some((recording, ending)))
+}
+
+impl Recording {
+    /// Has the engine handle an event and records both.
+    pub fn handle<E: Desk>(
+        &mut self,
+        engine: &mut E,
+        now: Instant,
+        event: Event<'_>,
+        out: &mut Outbox,
+    ) {
+        self.recorder.begins(now, &event);
+        let (hashes, before) = (hashes_of(&event), (out.effects.len(), out.facts.len()));
+        engine.handle(now, event, out);
+        self.recorder.ended(hashes, &Part::since(before, out));
+        if self.recorder.is_full() {
+            self.close(now);
+        }
+    }
+
+    /// The same for the end of the server.
+    pub fn finish<E: Desk>(&mut self, engine: &mut E, now: Instant, out: &mut Outbox) {
+        self.recorder.begins_finish(now);
+        let before = (out.effects.len(), out.facts.len());
+        engine.finish(now, out);
+        self.recorder.ended(&[], &Part::since(before, out));
+    }
+
+    /// Whose tokens are to be recorded with this question, if anybody's.
+    pub fn speaker(&self, ask: &Ask<'_>) -> Option<String> {
+        let keys = match ask {
+            Ask::Lookup { keys } | Ask::FreeLookupLocks { keys } => keys,
+            Ask::PrepareStore { keys, .. } | Ask::CommitStore { keys, .. } => keys,
+            Ask::PrepareRetrieve { keys, .. } | Ask::CommitRetrieve { keys, .. } => keys,
+            _ => return None,
+        };
+        self.tokens.then(|| keys.request.to_owned())
+    }
+
+    /// The token ids of those chunks that the last question told for the first time.
+    pub fn tokens(&mut self, now: Instant, request: &str, memo: &Memo) {
+        for chunk in self.recorder.fresh_chunks() {
+            if let Some(encoded) = memo.tokens(request, chunk..chunk + 1) {
+                self.recorder.tokens(now, chunk..chunk + 1, encoded);
+            }
+        }
+    }
+
+    /// Called once a turn: what has waited long enough goes on its way.
+    pub fn turn_ended(&mut self, now: Instant) {
+        if self.recorder.is_due(now) {
+            self.close(now);
+        }
+        if matches!(self.file, FileState::Gap(_))
+            && let FileState::Gap(mark) = std::mem::replace(&mut self.file, FileState::Off)
+            && let Err(Refused::Full(Letter::Frame(mark))) = self.put(Letter::Frame(mark))
+        {
+            self.file = FileState::Gap(mark);
+        }
+    }
+
+    /// Writes what is kept of the last minute to a file, on the thread. `tell` hears of it there.
+    pub fn dump(&mut self, now: Instant, tell: DumpTeller) {
+        self.close(now);
+        let Some(flight) = &self.flight else {
+            return tell(Err("the flight recorder is off (--no-flight-recorder)".to_owned()));
+        };
+        let (frames, until) = (flight.frames(), self.recorder.events());
+        let letter = Letter::Dump { frames, until, tell };
+        if let Err(refused) = self.put(letter)
+            && let Letter::Dump { tell, .. } = refused.into_value()
+        {
+            tell(Err("the disk does not follow".to_owned()));
+        }
+    }
+
+    /// The engine has panicked: the same at once, on this thread. None where nothing is kept.
+    pub fn dump_after_panic(&mut self) -> Option<io::Result<Dumped>> {
+        let frame = self.recorder.close();
+        let flight = self.flight.as_mut()?;
+        if let Some(frame) = frame {
+            flight.keep(frame.clone(), frame.began);
+            self.write(frame);
+        }
+        let frames = self.flight.as_ref()?.frames();
+        Some(self.dumps.write_panic(&frames, self.recorder.events()))
+    }
+
+    /// The last frame is on its way; the thread ends when it has written it. `mark` says that the
+    /// server ended in order.
+    pub fn end(&mut self, now: Instant, mark: bool) {
+        self.close(now);
+        if mark && matches!(self.file, FileState::On) {
+            let end = self.recorder.marked(Mark::End);
+            self.write(end);
+        }
+        self.thread = None;
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub fn events(&self) -> u64 {
+        self.recorder.events()
+    }
+
+    fn close(&mut self, now: Instant) {
+        let Some(frame) = self.recorder.close() else { return };
+        if let Some(flight) = &mut self.flight {
+            flight.keep(frame.clone(), now);
+        }
+        self.write(frame);
+    }
+
+    fn write(&mut self, frame: Frame) {
+        if !matches!(self.file, FileState::On) {
+            return;
+        }
+        if self.counts.gaps.load(Ordering::Relaxed) > 0 {
+            // The thread could not write, and has said so.
+            self.file = FileState::Off;
+            return;
+        }
+        let Err(refused) = self.put(Letter::Frame(frame)) else { return };
+        self.file = FileState::Off;
+        if let Refused::Full(Letter::Frame(frame)) = refused {
+            self.counts.gaps.fetch_add(1, Ordering::Relaxed);
+            let (event, at) = (frame.first_event, frame.began);
+            self.file = FileState::Gap(Frame::marked(Mark::Gap, frame.number, event, at));
+            tracing::warn!(
+                "--record: the disk does not follow; the recording ends before event {event}"
+            );
+        }
+    }
+
+    fn put(&mut self, letter: Letter) -> Result<(), Refused<Letter>> {
+        match &mut self.thread {
+            Some(thread) => thread.put(letter),
+            None => Err(Refused::Closed(letter)),
+        }
+    }
+}
+
+/// Most bytes that it takes, for `--print-memory`: the last minute, and what waits for the disk.
+pub fn memory_bytes_max() -> [(&'static str, u64); 2] {
+    let waiting = LETTERS as u64 * flight::FRAME_BYTES_USUAL;
+    [("flight recorder", flight::BYTES_MAX + RECORDER_BYTES_MAX), ("recording buffer", waiting)]
+}
+
+/// Frames that may wait for the disk.
+const LETTERS: usize = 256;
