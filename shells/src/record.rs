@@ -269,3 +269,94 @@ pub fn memory_bytes_max() -> [(&'static str, u64); 2] {
 
 /// Frames that may wait for the disk.
 const LETTERS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtide_lanes::lane::Consumer;
+
+    /// Decides nothing.
+    struct Nobody;
+
+    impl Desk for Nobody {
+        fn handle(&mut self, _now: Instant, _event: Event<'_>, _out: &mut Outbox) {}
+
+        fn next_tick(&self) -> Option<Instant> {
+            None
+        }
+
+        fn retell(&mut self, _out: &mut Outbox) {}
+
+        fn finish(&mut self, _now: Instant, _out: &mut Outbox) {}
+    }
+
+    /// A recording whose thread has room for so many letters and takes none by itself.
+    fn recording(letters: usize) -> (Recording, Consumer<Letter>) {
+        let (to_thread, consumer) = lane(letters);
+        let recording = Recording {
+            recorder: Recorder::new(Secret::new([7; 16])),
+            flight: Some(Flight::default()),
+            thread: Some(to_thread),
+            file: FileState::On,
+            tokens: false,
+            dumps: Dumps::new(std::env::temp_dir(), Arc::default()),
+            counts: Arc::default(),
+        };
+        (recording, consumer)
+    }
+
+    /// Frame numbers with their marks.
+    fn taken(consumer: &mut Consumer<Letter>) -> Vec<(u64, Mark)> {
+        let mut letters = Vec::new();
+        consumer.take(&mut letters);
+        let frames = letters.into_iter().map(|letter| match letter {
+            Letter::Frame(frame) => (frame.number, frame.mark),
+            Letter::Dump { .. } => panic!("no dump was asked for"),
+        });
+        frames.collect()
+    }
+
+    fn second(recording: &mut Recording, second: u64) {
+        let now = Instant::from_secs(second);
+        recording.handle(&mut Nobody, now, Event::Tick, &mut Outbox::default());
+        recording.turn_ended(now + kvtide_core::recording::recorder::FRAME_TIME);
+    }
+
+    #[test]
+    fn a_disk_that_does_not_follow_ends_the_recording_with_a_mark_and_nothing_else() {
+        let (mut recording, mut consumer) = recording(2);
+        for at in 0..5 {
+            second(&mut recording, 2 * at);
+        }
+        assert_eq!(recording.counts().gaps.load(Ordering::Relaxed), 1, "told once");
+        assert_eq!(taken(&mut consumer), [(0, Mark::None), (1, Mark::None)]);
+        second(&mut recording, 10);
+        assert_eq!(taken(&mut consumer), [(2, Mark::Gap)], "as soon as there is room");
+        second(&mut recording, 12);
+        recording.end(Instant::from_secs(14), true);
+        assert_eq!(taken(&mut consumer), [], "it is over");
+        let kept = recording.flight.expect("it is on").frames();
+        assert_eq!(kept.len(), 7, "the flight recorder goes on");
+    }
+
+    #[test]
+    fn what_the_thread_could_not_write_is_not_told_twice() {
+        let (mut recording, mut consumer) = recording(8);
+        second(&mut recording, 0);
+        recording.counts.gaps.fetch_add(1, Ordering::Relaxed);
+        second(&mut recording, 2);
+        second(&mut recording, 4);
+        assert_eq!(taken(&mut consumer), [(0, Mark::None)]);
+        assert_eq!(recording.counts().gaps.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_end_is_marked_behind_the_last_frame() {
+        let (mut recording, mut consumer) = recording(8);
+        second(&mut recording, 0);
+        recording.handle(&mut Nobody, Instant(7), Event::Tick, &mut Outbox::default());
+        recording.finish(&mut Nobody, Instant(8), &mut Outbox::default());
+        recording.end(Instant(9), true);
+        assert_eq!(taken(&mut consumer), [(0, Mark::None), (1, Mark::None), (2, Mark::End)]);
+    }
+}

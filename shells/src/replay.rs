@@ -154,7 +154,7 @@ impl Session {
         // What panicked then may panic now, and that is worth knowing.
         match catch_unwind(AssertUnwindSafe(|| replay.step(entry))) {
             Err(_) => Some(Verdict::Panicked { event: event(), then: entry.outcome.is_none() }),
-            Ok(Err(difference)) => Some(Verdict::Different(Box::new(difference))),
+            Ok(Err(difference)) => Some(Verdict::Different(difference)),
             Ok(Ok(())) if is_event && entry.outcome.is_none() => {
                 Some(Verdict::Survived { event: event() })
             }

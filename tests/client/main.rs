@@ -7,9 +7,10 @@
 
 use kvtide_tests::client::{Client, Install, switched_off};
 use kvtide_tests::server::Server;
-use kvtide_tests::{binary, http};
+use kvtide_tests::{binary, child, http};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// Drives one scenario on a pool of 256 MiB.
 fn scenario(name: &str) {
@@ -100,6 +101,36 @@ fn verdict(output: &str, name: &str) -> bool {
 #[test]
 fn f07_smoke() {
     scenario("smoke");
+}
+
+/// What the real client had done is decided again as it was, and what it asked is not in the file.
+#[test]
+fn a_recorded_run_is_replayed_and_holds_no_salt_and_no_request() {
+    if switched_off() {
+        println!("left out: KVTIDE_WITHOUT_CLIENT=1");
+        return;
+    }
+    let name = format!("kvtide-client-{}.recording", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let path = file.to_str().expect("temporary folders have plain names");
+    for name in ["tenants", "abandoned", "concurrent"] {
+        scenario_on(name, |binary| Server::start(binary, &[POOL, &["--record", path]].concat()));
+        let binary = binary::release().unwrap_or_else(|why| panic!("{why}"));
+        let mut command = Command::new(&binary);
+        let replayed = child::run(command.args(["replay", path]), Duration::from_secs(300));
+        let replayed = replayed.unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(replayed.code, 0, "{name}: {}", replayed.output);
+        let same = "every effect and fact is the same.\n";
+        assert!(replayed.output.contains(same), "{name}: {}", replayed.output);
+        let bytes = std::fs::read(&file).expect("it was recorded");
+        for text in ["tenant-b", "with space", "never-seen", "xxxxxxxx", "req-"] {
+            let found = bytes.windows(text.len()).any(|window| window == text.as_bytes());
+            assert!(!found, "{name}: {text}");
+        }
+    }
+    for age in ["", ".1", ".2"] {
+        std::fs::remove_file(format!("{path}{age}")).expect("each run has left its file");
+    }
 }
 
 #[test]

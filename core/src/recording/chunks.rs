@@ -137,10 +137,11 @@ impl Told {
             hashes[place] = Numbered::hash_of(chunk.name);
             at = chunk.before;
         }
-        for place in depth as usize..count as usize {
+        for hash in &mut hashes[depth as usize..] {
             let name = u128::from_le_bytes(input.array(WHAT)?);
-            hashes[place] = Numbered::hash_of(name);
-            self.chunks.push(Chunk { name, before, depth: place as u32 });
+            *hash = Numbered::hash_of(name);
+            self.chunks.push(Chunk { name, before, depth });
+            depth += 1;
             before = u32::try_from(self.chunks.len()).map_err(|_| value())?;
         }
         Ok(())

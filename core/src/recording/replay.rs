@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::effect::Outbox;
 use crate::engine::Engine;
 use crate::time::Instant;
+use alloc::boxed::Box;
 use core::fmt;
 
 /// An engine that is told what another one was told.
@@ -51,7 +52,7 @@ impl Replay {
 
     /// Tells the engine of the next entry, which must not be left out. What it brought about stays
     /// in `out` until the next step.
-    pub fn step(&mut self, entry: &Entry<'_>) -> Result<(), Difference> {
+    pub fn step(&mut self, entry: &Entry<'_>) -> Result<(), Box<Difference>> {
         if self.frame != Some(entry.frame) {
             (self.frame, self.digest) = (Some(entry.frame), Digest::START);
         }
@@ -71,13 +72,13 @@ impl Replay {
         let part = Part::since((0, 0), &self.out);
         let now = Outcome::of(&mut self.digest, &Numbered, hashes, &part);
         match &entry.outcome {
-            Some(recorded) if *recorded != now => Err(Difference {
+            Some(recorded) if *recorded != now => Err(Box::new(Difference {
                 number: entry.number,
                 at: entry.at,
                 kind: entry.kind,
                 recorded: recorded.clone(),
                 now,
-            }),
+            })),
             _ => Ok(()),
         }
     }

@@ -505,7 +505,8 @@ mod tests {
     fn shared() -> Shared<Counting> {
         let (arena, _grower) = Arena::private(1 << 20).expect("a megabyte can be mapped");
         let (turns, clock) = (Turns::new(LastTurn::default()), Clock::start());
-        let door = Door { engine: Counting(0), out: Outbox::default(), ordered: 0, turns, clock };
+        let (engine, out) = (Counting(0), Outbox::default());
+        let door = Door { engine, out, ordered: 0, turns, clock, recording: None };
         Shared::new(door, Front::new(&Config::default()), arena)
     }
 

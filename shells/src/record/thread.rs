@@ -64,3 +64,56 @@ fn write(store: &mut Option<impl Store>, frame: &Frame, counts: &Counts) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtide_core::recording::Mark;
+    use kvtide_core::time::Instant;
+    use kvtide_lanes::lane::lane;
+    use std::sync::{Arc, Mutex};
+
+    /// A disk with room for two frames.
+    struct Small(Arc<Mutex<Vec<String>>>);
+
+    impl Store for Small {
+        fn put(&mut self, frame: &Frame) -> io::Result<()> {
+            let mut told = self.0.lock().expect("nobody panicked");
+            if told.len() == 2 {
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            told.push(format!("frame {}", frame.number));
+            Ok(())
+        }
+
+        fn give_up(&mut self, lost: &Frame) {
+            let mut told = self.0.lock().expect("nobody panicked");
+            told.push(format!("lost {}", lost.number));
+        }
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_recording_once_and_dumps_go_on() {
+        let (mut to_thread, letters) = lane(16);
+        for number in 0..5 {
+            let frame = Frame::marked(Mark::Gap, number, number, Instant(number));
+            assert!(to_thread.put(Letter::Frame(frame)).is_ok(), "there is room");
+        }
+        let (answered, dumped) =
+            (Arc::new(Mutex::new(None)), Dumps::new("/no/such".into(), Arc::default()));
+        let answer = answered.clone();
+        let tell: DumpTeller = Box::new(move |dumped| {
+            *answer.lock().expect("nobody panicked") = Some(dumped);
+        });
+        let letter = Letter::Dump { frames: Vec::new(), until: 0, tell };
+        assert!(to_thread.put(letter).is_ok(), "there is room");
+        drop(to_thread);
+        let (told, counts) = (Arc::new(Mutex::new(Vec::new())), Counts::default());
+        keep_writing(letters, Some(Small(told.clone())), dumped, &counts);
+        assert_eq!(*told.lock().expect("nobody panicked"), ["frame 0", "frame 1", "lost 2"]);
+        assert_eq!(counts.frames.load(Ordering::Relaxed), 2);
+        assert_eq!(counts.gaps.load(Ordering::Relaxed), 1);
+        let answer = answered.lock().expect("nobody panicked").take().expect("it was answered");
+        assert!(answer.expect_err("there is no folder").starts_with("/no/such/"));
+    }
+}

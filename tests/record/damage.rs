@@ -1,0 +1,87 @@
+//! Recordings that were cut off or changed: what is left is read, and the place is named.
+
+use crate::earlier::VERSION_1;
+use crate::folder::Folder;
+use kvtide_core::recording::{Fault, Header, Malformed, Reader, decode};
+use kvtide_tests::{binary, child};
+use std::process::Command;
+use std::time::Duration;
+
+#[test]
+fn wherever_it_is_cut_off_the_offset_is_named() {
+    let whole = decode(VERSION_1).expect("it is committed as it was written");
+    let (_, header_bytes) = Header::read(VERSION_1).expect("it has a header");
+    let mut ends = 0;
+    for end in 0..VERSION_1.len() {
+        match decode(&VERSION_1[..end]) {
+            Ok(events) => {
+                assert!(end >= header_bytes && events <= whole, "{end}");
+                ends += 1;
+            }
+            Err(Malformed { offset, fault }) => {
+                let expected = matches!(fault, Fault::Truncated { .. } | Fault::NotARecording);
+                assert!(expected, "{end}: {fault:?}");
+                assert!(offset <= end as u64, "{end}: {offset}");
+            }
+        }
+    }
+    let mut frames = 0;
+    let (_, mut reader) = Reader::new(VERSION_1).expect("it has a header");
+    while let Some(entry) = reader.next_entry().expect("it is whole") {
+        frames = entry.frame + 1;
+    }
+    assert_eq!(ends, frames, "only between frames can it end unnoticed");
+}
+
+#[test]
+fn no_byte_can_be_changed_unnoticed() {
+    for at in 0..VERSION_1.len() {
+        let mut changed = VERSION_1.to_vec();
+        changed[at] ^= 0x20;
+        let fault = decode(&changed).expect_err("something is wrong");
+        assert!(fault.offset <= at as u64, "{at}: {fault}");
+    }
+}
+
+#[test]
+fn a_frame_that_is_missing_is_missed() {
+    let mut frames = Vec::new();
+    let magic = b"KVFR";
+    for (at, window) in VERSION_1.windows(4).enumerate() {
+        if window == magic {
+            frames.push(at);
+        }
+    }
+    assert!(frames.len() >= 3, "{frames:?}");
+    let without = [&VERSION_1[..frames[1]], &VERSION_1[frames[2]..]].concat();
+    let fault = decode(&without).expect_err("the second frame is not there");
+    let expected = Fault::Order { expected: 1, found: 2 };
+    assert_eq!(fault, Malformed { offset: frames[1] as u64, fault: expected });
+}
+
+#[test]
+fn the_command_names_file_and_offset() {
+    let folder = Folder::new("damage");
+    let binary = binary::release().unwrap_or_else(|why| panic!("{why}"));
+    let replay = |bytes: &[u8]| {
+        let file = folder.file("recording");
+        std::fs::write(&file, bytes).expect("the folder is ours");
+        let mut command = Command::new(&binary);
+        let finished = child::run(command.args(["replay", &file]), Duration::from_secs(60));
+        let finished = finished.unwrap_or_else(|why| panic!("{why}"));
+        assert!(finished.output.contains(&file), "{}", finished.output);
+        (finished.code, finished.output)
+    };
+    let (code, output) = replay(&VERSION_1[..VERSION_1.len() - 60]);
+    assert_eq!(code, 3, "{output}");
+    assert!(output.contains("offset ") && output.contains("it ends within "), "{output}");
+    let mut changed = VERSION_1.to_vec();
+    let last = changed.len() - 100;
+    changed[last] ^= 1;
+    let (code, output) = replay(&changed);
+    assert_eq!(code, 3, "{output}");
+    assert!(output.contains("the checksum of a frame is wrong"), "{output}");
+    let (code, output) = replay(b"GIF89a");
+    assert_eq!(code, 3, "{output}");
+    assert!(output.contains("at offset 0: this is no recording of kvtide"), "{output}");
+}

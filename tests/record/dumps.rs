@@ -1,0 +1,126 @@
+//! The flight recorder: always on, written down when somebody asks or the engine panics.
+
+use crate::folder::Folder;
+use crate::harness::{Client, Script, config, reactor};
+use crate::runs::{replay, start, stop, work};
+use kvtide::reactor::ListenAddress;
+use kvtide::record::{RecordOptions, start as record};
+use kvtide_core::event::Event;
+use kvtide_core::recording::{Reader, decode};
+use kvtide_tests::http;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+#[test]
+fn a_dump_can_be_asked_for_by_signal_and_over_http() {
+    let folder = Folder::new("dumps");
+    let mut server = start(&["--dump-dir", &folder.file(".")]);
+    work(&server, 2);
+    let answer = http::request(server.admin, "POST", "/debug/dump", None).expect("it answers");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let told: Value = serde_json::from_str(&answer.body).expect("an object");
+    let path = told["path"].as_str().expect("a path").to_owned();
+    let bytes = std::fs::read(&path).expect("it was written before the answer");
+    assert_eq!(told["bytes"], bytes.len() as u64);
+    let events = decode(&bytes).expect("it is whole");
+    assert_eq!((&told["events"], &told["whole"]), (&Value::from(events), &Value::from(true)));
+    server.signal(Signal::USR2).unwrap_or_else(|why| panic!("{why}"));
+    let dumped = server.until(|status| {
+        status["kvtide"]["reactor"]["totals"]["recording_dumps"].as_u64() == Some(2)
+    });
+    dumped.unwrap_or_else(|why| panic!("{why}"));
+    let second = folder.file(&format!("kvtide-{}-1.dump", server.id()));
+    assert!(decode(&std::fs::read(&second).expect("by signal")).expect("it is whole") >= events);
+    let (code, output) = replay(&[&path]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("every effect and fact is the same."), "it began with the server");
+    let log = stop(server);
+    assert!(log.contains("SIGUSR2: the last "), "{log}");
+}
+
+#[test]
+fn more_dumps_than_are_kept_take_the_place_of_older_ones() {
+    let folder = Folder::new("many");
+    let server = start(&["--dump-dir", &folder.file(".")]);
+    for _ in 0..9 {
+        let answer = http::request(server.admin, "POST", "/debug/dump", None).expect("it answers");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let files = std::fs::read_dir(folder.path()).expect("it is there").count();
+    assert_eq!(files, 4);
+    stop(server);
+}
+
+/// Whoever puts a link where a dump will be must not have it overwrite what the link means.
+#[test]
+fn a_dump_never_follows_a_link() {
+    let folder = Folder::new("link");
+    let server = start(&["--dump-dir", &folder.file(".")]);
+    let victim = folder.file("victim");
+    std::fs::write(&victim, "mine").expect("the folder is ours");
+    let name = folder.file(&format!("kvtide-{}-0.dump", server.id()));
+    std::os::unix::fs::symlink(&victim, &name).expect("the name is free");
+    let answer = http::request(server.admin, "POST", "/debug/dump", None).expect("it answers");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(std::fs::read(&victim).expect("it is there"), b"mine");
+    stop(server);
+}
+
+#[test]
+fn without_a_flight_recorder_or_a_folder_there_is_no_dump_but_a_reason() {
+    for (arguments, reason) in [
+        (&["--no-flight-recorder"][..], "--no-flight-recorder"),
+        (&["--dump-dir", "/no/such/folder"], "/no/such/folder/kvtide-"),
+    ] {
+        let server = start(arguments);
+        let answer = http::request(server.admin, "POST", "/debug/dump", None).expect("it answers");
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        assert!(answer.body.contains(reason), "{}", answer.body);
+        stop(server);
+    }
+}
+
+/// The engine panics while it handles an event: that event is the last one of the dump.
+#[test]
+fn what_led_to_a_panic_is_written_down() {
+    let folder = Folder::new("panic");
+    let script = Script::new(|_, event, _| {
+        assert!(!matches!(event, Event::Asked { .. }), "this engine takes no questions");
+    });
+    let options = RecordOptions {
+        file: Some(folder.path().join("recording")),
+        bytes_max: 8 << 20,
+        tokens: false,
+        dump_dir: folder.path().to_owned(),
+        flight: true,
+    };
+    let (recording, thread) =
+        record(&options, &config()).expect("the folder is ours").expect("there is one");
+    let (mut reactor, _sender) = reactor(script);
+    reactor.record(recording);
+    let address = ListenAddress::parse("tcp://127.0.0.1:0").expect("an address");
+    let address = reactor.listen(&address).expect("the address is free");
+    let ListenAddress::Tcp(address) = address else { unreachable!("a tcp address stays one") };
+    let asking = std::thread::spawn(move || {
+        let mut client = Client::open(address);
+        client.send(&[b"uid", crate::harness::PING, crate::harness::NIL]);
+        client
+    });
+    let ran = catch_unwind(AssertUnwindSafe(|| reactor.run()));
+    assert!(ran.is_err(), "the engine panics");
+    let dumped = reactor.dump_after_panic().expect("it is kept").expect("the folder is ours");
+    reactor.end_recording(false);
+    assert!(thread.within(Duration::from_secs(60)), "everything is written");
+    asking.join().expect("the client has asked");
+    for path in [dumped.path, folder.path().join("recording")] {
+        let bytes = std::fs::read(&path).expect("it was written");
+        let (_, mut reader) = Reader::new(&bytes).expect("it begins as recordings do");
+        let mut last = None;
+        while let Some(entry) = reader.next_entry().expect("it is whole") {
+            last = Some((entry.kind, entry.outcome.is_some()));
+        }
+        assert_eq!(last, Some(("ping", false)), "{}", path.display());
+    }
+}
