@@ -14,4 +14,5 @@ mod damage;
 mod dumps;
 mod earlier;
 mod folder;
+mod parts;
 mod runs;

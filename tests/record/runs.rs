@@ -90,6 +90,24 @@ fn a_run_is_decided_again_as_it_was() {
     assert!(output.contains("10 objects"), "two chunks a round: {output}");
 }
 
+/// Writes what `earlier.rs` keeps of a version: run it once when the version of the format changes,
+/// and never again.
+#[test]
+#[ignore = "writes into the tree"]
+fn write_the_recording_of_this_version() {
+    let folder = Folder::new("version");
+    let file = folder.file("recording");
+    let mut server = start(&["--record", &file, "--l1-objects-max", "64"]);
+    work(&server, 3);
+    let written = server.until(|status| {
+        status["kvtide"]["reactor"]["totals"]["recording_frames"].as_u64() >= Some(4)
+    });
+    written.unwrap_or_else(|why| panic!("{why}"));
+    stop(server);
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/record/version-1.recording");
+    std::fs::copy(&file, kept).expect("the tree can be written");
+}
+
 #[test]
 fn the_transcript_shows_a_time_or_a_request() {
     let folder = Folder::new("transcript");

@@ -264,42 +264,46 @@ impl<N: Naming> Folder<'_, N> {
         }
     }
 
+    /// Keys in runs: those that follow the chunks of the event and are alike otherwise are told by
+    /// where they begin and how many they are.
     fn keys(&mut self, range: KeyRange, why: u32, part: &Part<'_>) {
-        let keys = range.of(part.keys);
+        let mut keys = range.of(part.keys);
         self.digest.pair(keys.len() as u32, why);
-        let mut before: Option<&FactKey> = None;
-        for key in keys {
-            let same = before.is_some_and(|before| {
-                before.bytes == key.bytes
-                    && before.scope == key.scope
-                    && before.tenant == key.tenant
-            });
-            let shape = u64::from(same);
-            match self.position(&key.hash) {
-                Some(at) => self.digest.word((at as u64) << 2 | 2 | shape),
+        while let Some(first) = keys.first() {
+            let mut run = 1;
+            match self.position(&first.hash) {
+                Some(at) => {
+                    let follow = keys.iter().zip(&self.hashes[at..]);
+                    run = follow.take_while(|(key, hash)| is_like(key, first, hash)).count();
+                    self.digest.word((at as u64) << 32 | run as u64);
+                    self.next = at + run;
+                }
                 None => {
-                    let number = self.naming.chunk(&key.hash);
-                    self.digest.word(shape);
+                    let number = self.naming.chunk(&first.hash);
+                    self.digest.word(0);
                     self.digest.word(number as u64);
                     self.digest.word((number >> 64) as u64);
                 }
             }
-            if !same {
-                self.digest.word(key.bytes);
-                self.digest.pair(key.scope.0, key.tenant.0);
-            }
-            before = Some(key);
+            self.digest.word(first.bytes);
+            self.digest.pair(first.scope.0, first.tenant.0);
+            keys = &keys[run..];
         }
     }
 
     /// Where in the event's hashes this one is, if it is where one looks first: the chunk after the
     /// last one, the last one again (another rank of it), or the first.
-    fn position(&mut self, hash: &ChunkHash) -> Option<usize> {
+    fn position(&self, hash: &ChunkHash) -> Option<usize> {
         let places = [self.next, self.next.wrapping_sub(1), 0];
-        let found = places.into_iter().find(|at| self.hashes.get(*at) == Some(hash))?;
-        self.next = found + 1;
-        Some(found)
+        places.into_iter().find(|at| self.hashes.get(*at) == Some(hash))
     }
+}
+
+fn is_like(key: &FactKey, first: &FactKey, hash: &ChunkHash) -> bool {
+    key.hash == *hash
+        && key.bytes == first.bytes
+        && key.scope == first.scope
+        && key.tenant == first.tenant
 }
 
 /// The number of a refusal in recordings. The sentence of `Malformed` is not kept.

@@ -65,7 +65,8 @@ impl Header {
         let start = input;
         let sum = input.fixed_u64(WHAT)?;
         if sum != checksum(&[&file[..start.offset() as usize]]) {
-            return Err(start.fault(Fault::Checksum { what: WHAT }));
+            let fault = Fault::Checksum { what: WHAT };
+            return Err(Malformed { offset: 0, fault });
         }
         Ok((Header::read_body(&mut body)?, input.offset() as usize))
     }
