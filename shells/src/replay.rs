@@ -243,7 +243,8 @@ fn is_whole(parts: &[Part]) -> bool {
 fn engine(config: &Config) -> String {
     let Config { l1_bytes, l1_objects_max, chunk_size, policy, .. } = config;
     format!(
-        "L1 of {l1_bytes} bytes, {l1_objects_max} objects, chunks of {chunk_size} tokens, {policy:?}"
+        "L1 of {l1_bytes} bytes, {l1_objects_max} objects, chunks of {chunk_size} tokens, \
+         {policy:?}"
     )
 }
 

@@ -42,20 +42,8 @@ use std::time::Duration;
 pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     let Ground { settings, clock, signals, arena, grower, request, http, metrics } = ground;
     let whole = arena.bytes();
-    let mut engine = Engine::new(settings.engine.clone());
-    let mut first = Outbox::default();
     let bytes = arena.usable_bytes();
-    let grown = Event::ArenaGrown { bytes };
-    let (recording, record_thread) = match recording(&settings)? {
-        Some((mut recording, thread)) => {
-            recording.handle(&mut engine, clock.now(), grown, &mut first);
-            (Some(recording), Some(thread))
-        }
-        None => {
-            engine.handle(clock.now(), grown, &mut first);
-            (None, None)
-        }
-    };
+    let (engine, recording, record_thread) = engine(&settings, clock, bytes)?;
     let telemetry = Telemetry::new(telemetry_config(&settings)?);
     let scraper = telemetry.scraper();
     let (sender, receiver) = facts(settings.facts_max);
@@ -166,6 +154,22 @@ fn run(reactor: &mut Reactor<Engine>, record: Option<&Ending>) -> Result<u8, Sta
             std::process::abort();
         }
     }
+}
+
+/// The engine, which knows what there is of the arena, and its recording.
+fn engine(
+    settings: &Settings,
+    clock: Clock,
+    bytes: u64,
+) -> Result<(Engine, Option<Recording>, Option<Ending>), StartFault> {
+    let mut engine = Engine::new(settings.engine.clone());
+    let (grown, mut first) = (Event::ArenaGrown { bytes }, Outbox::default());
+    let Some((mut recording, thread)) = recording(settings)? else {
+        engine.handle(clock.now(), grown, &mut first);
+        return Ok((engine, None, None));
+    };
+    recording.handle(&mut engine, clock.now(), grown, &mut first);
+    Ok((engine, Some(recording), Some(thread)))
 }
 
 /// `--record` and the flight recorder. Without a random device there is no secret for it: then a

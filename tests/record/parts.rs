@@ -1,5 +1,5 @@
-//! Recordings in several files: those that are all there are one recording, and those that have lost
-//! their beginning are shown, not judged.
+//! Recordings in several files: those that are all there are one recording, and those that have
+//! lost their beginning are shown, not judged.
 
 use crate::folder::Folder;
 use crate::runs::replay;

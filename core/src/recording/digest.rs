@@ -3,7 +3,8 @@
 //! the secret of a recording, so a replay that decides the same comes to the same number.
 //!
 //! Chunks of the event at hand are told by their position in it: a comparison costs less than
-//! SipHash. Others, such as evicted ones, are told by their number.
+//! SipHash. Others, such as evicted ones, are told by their number. Causes are told by the place at
+//! which they are declared.
 
 use super::outcome::Part;
 use super::secret::Naming;
@@ -378,6 +379,22 @@ mod tests {
             digest.value()
         };
         assert_ne!(text(b"a"), text(b"a\0"));
+    }
+
+    /// Causes are told by the order in which they are declared: new ones belong at the end, or
+    /// every recording of earlier versions differs.
+    #[test]
+    fn causes_keep_their_numbers() {
+        use crate::fact::*;
+        assert_eq!((Removal::Watermark as u8, Removal::ForcedClear as u8), (0, 4));
+        assert_eq!((Abort::WriteTtl as u8, Abort::Replaced as u8), (0, 6));
+        assert_eq!((NoRoom::Held as u8, NoRoom::Trimmed as u8), (0, 6));
+        assert_eq!((LeaseEnd::Retrieved as u8, LeaseEnd::ConnectionEnded as u8), (0, 7));
+        assert_eq!((LookupStop::Complete as u8, LookupStop::NoRoom as u8), (0, 5));
+        assert_eq!((EarlyExit::NoGpuContext as u8, EarlyExit::EmptyChunkHashes as u8), (0, 1));
+        assert_eq!((ReadFailure::NotFound as u8, ReadFailure::Layout as u8), (0, 2));
+        assert_eq!((InstanceEnd::Unregistered as u8, InstanceEnd::Replaced as u8), (0, 2));
+        assert_eq!((RequestFault::OneFrame as u8, RequestFault::NoSuchHold as u8), (0, 10));
     }
 
     #[test]

@@ -175,8 +175,8 @@ pub struct RecordFlags {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Most that FILE and its older parts (FILE.1 ..) take together, in MiB; at least 8
-    #[arg(long, default_value_t = 1024, value_parser = RangedU64ValueParser::<u64>::new().range(8..=1 << 30),
-        value_name = "MIB", hide_short_help = true)]
+    #[arg(long, default_value_t = 1024, value_parser = mebibytes(), value_name = "MIB",
+        hide_short_help = true)]
     pub record_max_mb: u64,
     /// Record token ids, too: whoever has the file can read the prompts
     #[arg(long, hide_short_help = true)]
@@ -187,4 +187,9 @@ pub struct RecordFlags {
     /// Do not keep the last minute in memory
     #[arg(long, hide_short_help = true)]
     pub no_flight_recorder: bool,
+}
+
+/// A quarter of it, a part, holds at least what can only be dropped as a whole.
+fn mebibytes() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(8..=1 << 30)
 }
