@@ -176,7 +176,8 @@ impl World {
                 let faulted = |fact: &Fact| matches!(fact, Fact::RequestFaulted { .. });
                 let is_refused =
                     out.facts.iter().any(faulted) || matches!(answer, Answer::Refused(_));
-                if !is_broken && !(is_refused && asks_for_nothing(&call)) {
+                let may_be_refused = is_broken || (is_refused && asks_for_nothing(&call));
+                if !may_be_refused {
                     return Err(format!("P7: {call:?} was refused by the front"));
                 }
                 if is_refused {
