@@ -5,6 +5,7 @@ mod answers;
 mod counts;
 mod news;
 mod promises;
+mod restart;
 
 use crate::calls::{Call, Range};
 use crate::memory::Memory;
@@ -143,6 +144,10 @@ impl Bench {
         self.events += 1;
         self.now = now;
         self.transcript.event(now, input);
+        if matches!(input, Input::Restarted) {
+            self.restart();
+            return Ok(Vec::new());
+        }
         if let Input::Asked { reply, call } = input {
             let serial = match call {
                 Call::Wait { request, .. } | Call::Query { request } => self.model.serial(request),
@@ -179,6 +184,7 @@ impl Bench {
 
     fn handle(&mut self, now: Instant, input: &Input) {
         let event = match input {
+            Input::Restarted => unreachable!("a new server is not an event of the old one"),
             Input::Tick => Event::Tick,
             Input::Asked { reply, call } => Event::Asked { reply: *reply, ask: call.ask() },
             Input::ConnectionEnded { connection } => {
@@ -255,7 +261,7 @@ impl Bench {
             }
             Input::Asked { call: Call::Clear { force }, .. }
             | Input::OperatorClear { force, .. } => self.model.clear(*force),
-            Input::Asked { .. } => {}
+            Input::Asked { .. } | Input::Restarted => {}
             Input::ArenaGrown { bytes } => self.model.grow(*bytes),
             Input::ConnectionEnded { connection } => self.model.connection_ended(*connection),
             Input::SendEnded { ticket, outcome } => {

@@ -3,7 +3,7 @@
 //! hides what happens without it.
 
 use crate::memory::GRAIN_BYTES;
-use kvtide_core::config::{Config, Limits, PolicyKind, PoolKind};
+use kvtide_core::config::{Config, HashAlgorithm, Limits, PolicyKind, PoolKind};
 use kvtide_core::names::{Dtype, Layout};
 use kvtide_core::rng::Rng;
 use kvtide_core::time::Duration;
@@ -43,6 +43,14 @@ pub struct Faults {
     pub lie: u64,
     /// A session is ended before its workers have begun to read.
     pub early_end: u64,
+    /// The server is gone, and another one is there; a chance per event.
+    pub restart: u64,
+    /// A client comes back without a word to the server about who it is.
+    pub unknown_return: u64,
+    /// A message of a client that speaks bytes is broken, or ends with its connection.
+    pub damage: u64,
+    /// A body or an answer rests for longer than one of the TTLs, and then goes on.
+    pub slow: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +64,11 @@ pub struct Profile {
     pub chunks_max: u64,
     /// Shares of a million of workers that send their bytes inline.
     pub inline: u64,
+    /// Shares of a million of processes whose requests travel as frames.
+    pub bytes: u64,
+    /// How far the arena ever grows, and how long a step of it may take.
+    pub grown_bytes_max: u64,
+    pub grow_gap: Duration,
     /// Longest ordinary delay of anything.
     pub latency: Duration,
     pub gap: Duration,
@@ -80,9 +93,11 @@ impl Profile {
         let mut world = rng.fork(3);
         let biggest = config.l1_bytes / 12 / GRAIN_BYTES;
         let groups = (0..1 + world.below(3)).map(|_| draw_group(&mut world, biggest)).collect();
+        let mut growth = rng.fork(4);
+        let steps = config.l1_bytes >> 20;
+        let steps = if growth.below(6) == 0 { 1 + growth.below(steps) } else { steps };
         Profile {
             seed,
-            config,
             faults,
             groups,
             documents: 2 + world.below(8),
@@ -90,8 +105,17 @@ impl Profile {
             inline: [0, 0, 300_000, 1_000_000][world.below(4) as usize],
             latency: Duration::from_micros(100 + world.below(20_000)),
             gap: Duration::from_millis(5 + world.below(400)),
-            events: 5_200 + world.below(1_500),
+            events: 19_500 + world.below(2_000),
+            bytes: [0, 0, 500_000, 1_000_000][world.below(4) as usize],
+            grown_bytes_max: steps << 20,
+            grow_gap: Duration::from_secs([3, 3, 3, 90][growth.below(4) as usize]),
+            config,
         }
+    }
+
+    /// The same with fewer events, where many of them are not needed.
+    pub fn short(seed: u64) -> Profile {
+        Profile { events: 3_000, ..Profile::of(seed) }
     }
 }
 
@@ -115,6 +139,10 @@ impl Faults {
             stop: 0,
             lie: 0,
             early_end: 0,
+            restart: 0,
+            unknown_return: 0,
+            damage: 0,
+            slow: 0,
         }
     }
 
@@ -141,6 +169,10 @@ impl Faults {
             stop: draw(30_000),
             lie: draw(300_000),
             early_end: draw(300_000),
+            restart: draw(400),
+            unknown_return: draw(800_000),
+            damage: draw(100_000),
+            slow: draw(100_000),
         }
     }
 }
@@ -154,7 +186,8 @@ fn draw_config(seed: u64, rng: &mut Rng) -> Config {
         PolicyKind::Noop,
     ];
     let work_units = [4, 16, 64, 4096][rng.below(4) as usize];
-    let mut limits = Limits { work_units, ..Limits::default() };
+    // The audit walks some tables as large as they may become.
+    let mut limits = Limits { work_units, tickets: 2_048, waits: 1_024, ..Limits::default() };
     if rng.below(8) == 0 {
         limits.sessions = 4 + rng.below(12) as usize;
         limits.lease_cells = 16 + rng.below(64) as usize;
@@ -164,7 +197,10 @@ fn draw_config(seed: u64, rng: &mut Rng) -> Config {
         limits.waits = 1 + rng.below(4) as usize;
     }
     let reap_after = [0, 30, 60][rng.below(3) as usize];
+    let algorithms = [HashAlgorithm::Blake3, HashAlgorithm::Sha256Cbor];
     Config {
+        chunk_size: 1 + rng.below(8) as u32,
+        hash_algorithm: algorithms[rng.below(2) as usize],
         pool: if rng.below(5) == 0 { PoolKind::Private } else { PoolKind::Shared },
         l1_bytes: (1 + rng.below(4)) << 20,
         l1_align_bytes: [1024, 4096, 65536][rng.below(3) as usize],
@@ -187,13 +223,20 @@ fn draw_group(rng: &mut Rng, biggest: u64) -> GroupProfile {
     let models = ["model/a", "model/b"];
     let salts = ["", "tenant"];
     let grains = 1 + rng.below(biggest.max(1));
+    // With MLA every worker reads the one object of a chunk, which has one plane.
+    let is_mla = rng.below(4) == 0;
+    let (world_size, replicas) = if is_mla {
+        (1, 2 + rng.below(3) as u32)
+    } else {
+        (1 + rng.below(3) as u32, 1 + (rng.below(3) == 0) as u32)
+    };
     let layout = layout_of(grains);
     GroupProfile {
         model: models[rng.below(2) as usize],
         salt: salts[rng.below(2) as usize],
-        world_size: 1 + rng.below(3) as u32,
-        replicas: 1 + (rng.below(3) == 0) as u32,
-        layout,
+        world_size,
+        replicas,
+        layout: if is_mla { Layout { planes: 1, hidden: 32, ..layout } } else { layout },
     }
 }
 

@@ -20,12 +20,31 @@ pub struct Transcript {
 #[derive(Clone, Debug)]
 pub enum Input {
     Tick,
-    Asked { reply: Reply, call: Call },
-    ConnectionEnded { connection: Connection },
-    SendEnded { ticket: Ticket, outcome: SendOutcome },
-    ReceiveEnded { ticket: Ticket, complete: u32, outcome: BodyOutcome },
-    ArenaGrown { bytes: u64 },
-    OperatorClear { operator: u64, force: bool },
+    Asked {
+        reply: Reply,
+        call: Call,
+    },
+    ConnectionEnded {
+        connection: Connection,
+    },
+    SendEnded {
+        ticket: Ticket,
+        outcome: SendOutcome,
+    },
+    ReceiveEnded {
+        ticket: Ticket,
+        complete: u32,
+        outcome: BodyOutcome,
+    },
+    ArenaGrown {
+        bytes: u64,
+    },
+    OperatorClear {
+        operator: u64,
+        force: bool,
+    },
+    /// Another server takes the place of this one: it knows nothing, and its arena is empty.
+    Restarted,
 }
 
 impl Transcript {
@@ -52,6 +71,7 @@ impl Transcript {
                 format!("{} received, {complete} chunks, {outcome:?}", ticket_name(*ticket))
             }
             Input::ArenaGrown { bytes } => format!("arena grown to {bytes}"),
+            Input::Restarted => "server starts anew".into(),
             Input::OperatorClear { force, .. } => format!("operator clears, force {force}"),
         };
         self.line(format!("{secs}.{nanos:09} {what}"));
@@ -72,7 +92,7 @@ impl Transcript {
         for byte in line.bytes().chain([b'\n']) {
             self.hash = (self.hash ^ byte as u64).wrapping_mul(HASH_PRIME);
         }
-        if self.lines.len() == self.kept {
+        if self.lines.len() >= self.kept {
             self.lines.pop_front();
         }
         self.lines.push_back(line);

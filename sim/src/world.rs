@@ -4,25 +4,32 @@
 //! keep their order, connections have none between them. Whatever belongs to a connection names
 //! its generation and comes to nothing once that has ended.
 
+mod bytes;
 mod clients;
 mod faults;
 mod heal;
+mod restart;
 mod streams;
 
 use crate::bench::{Bench, Lent, Seen};
 use crate::calls::Call;
+use crate::deeds::{Deed, Sense, is_unfair};
+use crate::library::Library;
 use crate::profile::Profile;
 use crate::reach::State;
+use crate::tally::Tally;
 use crate::transcript::Input;
 use clients::{Group, Process, Request};
 use kvtide_core::effect::Answer;
-use kvtide_core::names::{ChunkHash, Connection, Reply, Ticket};
+use kvtide_core::engine::Alarm;
+use kvtide_core::fact::Fact;
+use kvtide_core::front::Front;
+use kvtide_core::names::{Connection, Reply, Ticket};
 use kvtide_core::rng::Rng;
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::rc::Rc;
 use streams::{Holding, Stream};
 
 pub(crate) type Step = Result<(), String>;
@@ -45,8 +52,10 @@ pub(crate) enum Then {
     Queried(RequestNumber),
     Retrieve(RequestNumber),
     Store,
-    /// A writer has committed its slots.
-    Committed,
+    /// A writer has committed the slots that it was lent for this request.
+    Committed(Reply),
+    /// A reader is done with them.
+    HasRead(Reply),
     /// A commit that should come to nothing.
     Lied(State),
 }
@@ -58,6 +67,10 @@ pub(crate) enum Action {
         connection: Connection,
         call: Call,
         then: Then,
+    },
+    /// The server goes on reading what has come over a connection.
+    ReadOn {
+        connection: Connection,
     },
     /// An answer reaches its process.
     Return {
@@ -81,7 +94,7 @@ pub(crate) enum Action {
         process: ProcessId,
     },
     Ping {
-        process: ProcessId,
+        connection: Connection,
     },
     Begin {
         group: usize,
@@ -143,8 +156,18 @@ pub struct World {
     holdings_made: u64,
     streams: BTreeMap<Ticket, Stream>,
     instances_made: i64,
+    library: Library,
+    front: Front,
+    messages_sent: u64,
     grown: u64,
+    grown_at: Instant,
+    /// How often another server has taken the place of the first.
+    restarts: u32,
     is_healing: bool,
+    pub tally: Tally,
+    /// For the record: the requests that streams were opened for, and what was done.
+    opened_for: BTreeMap<Ticket, Reply>,
+    deeds: Option<Vec<(Instant, Deed)>>,
 }
 
 impl World {
@@ -153,6 +176,9 @@ impl World {
         let bench = Bench::new(profile.config.clone(), lines_kept);
         let mut world = World {
             rng: Rng::new(profile.seed ^ 0x5149),
+            library: Library::new(&profile.config, profile.documents, profile.chunks_max + 1),
+            front: Front::new(&profile.config),
+            messages_sent: 0,
             profile,
             bench,
             now: Instant::ZERO,
@@ -167,7 +193,12 @@ impl World {
             streams: BTreeMap::new(),
             instances_made: 0,
             grown: 0,
+            grown_at: Instant::ZERO,
+            restarts: 0,
             is_healing: false,
+            tally: Tally::default(),
+            opened_for: BTreeMap::new(),
+            deeds: None,
         };
         world.found_groups();
         world.plan_in(Duration::ZERO, Action::Grow);
@@ -177,6 +208,15 @@ impl World {
 
     pub fn bench(&self) -> &Bench {
         &self.bench
+    }
+
+    /// Keeps everything that is done to the bench from now on.
+    pub fn record(&mut self) {
+        self.deeds = Some(Vec::new());
+    }
+
+    pub fn take_deeds(&mut self) -> Vec<(Instant, Deed)> {
+        self.deeds.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Both acts.
@@ -199,15 +239,27 @@ impl World {
         };
         if tick_first {
             self.now = self.now.max(due.expect("a tick is due"));
-            return self.feed(Input::Tick);
+            self.feed(Input::Tick)?;
+        } else {
+            let Reverse(planned) = self.queue.pop().expect("something is planned");
+            self.now = self.now.max(planned.at);
+            self.act(planned.action)?;
         }
-        let Reverse(planned) = self.queue.pop().expect("something is planned");
-        self.now = self.now.max(planned.at);
-        self.act(planned.action)
+        // Work that is left over is seldom, and worth a crash.
+        let is_working = matches!(self.bench.engine().deadline(), Some((_, Alarm::Work)));
+        let more = if is_working { 16 } else { 1 };
+        if self.chance(self.profile.faults.restart * more) {
+            self.restart()?;
+        }
+        Ok(())
     }
 
     fn is_tick_late(&mut self) -> bool {
-        !self.is_healing && self.rng.chance_ppm(self.profile.faults.late_tick)
+        let is_late = self.chance(self.profile.faults.late_tick);
+        if is_late {
+            self.tally.came("tick late");
+        }
+        is_late
     }
 
     fn act(&mut self, action: Action) -> Step {
@@ -223,6 +275,7 @@ impl World {
                 }
                 Ok(())
             }
+            Action::ReadOn { connection } => self.read_on(connection),
             Action::Work { holding } => self.work(holding),
             Action::Flow { ticket } => self.flow(ticket),
             Action::StaleEnding { input } => self.feed(input),
@@ -230,8 +283,8 @@ impl World {
                 self.connect(process);
                 Ok(())
             }
-            Action::Ping { process } => {
-                self.ping(process);
+            Action::Ping { connection } => {
+                self.ping(connection);
                 Ok(())
             }
             Action::Begin { group } => {
@@ -259,12 +312,12 @@ impl World {
     /// still arrives.
     fn stopped(&self, action: &Action) -> Option<Instant> {
         let process = match action {
-            Action::Return { connection, .. } => connection.0.index as usize,
+            Action::Return { connection, .. } | Action::Ping { connection } => {
+                connection.0.index as usize
+            }
             Action::Work { holding } => self.holdings.get(holding)?.connection.0.index as usize,
             Action::Flow { ticket } => self.streams.get(ticket)?.connection.0.index as usize,
-            Action::Ping { process }
-            | Action::StartRetrieve { process, .. }
-            | Action::StartStore { process, .. } => process.0,
+            Action::StartRetrieve { process, .. } | Action::StartStore { process, .. } => process.0,
             _ => return None,
         };
         let entry = &self.processes[process];
@@ -285,16 +338,38 @@ impl World {
     }
 
     fn arrive(&mut self, connection: Connection, call: Call, then: Then) -> Step {
-        if !self.is_open(connection) || self.is_unfair(&call, &then) {
+        if !self.is_open(connection) {
+            return Ok(());
+        }
+        if self.processes[connection.0.index as usize].speaks_bytes {
+            return self.arrive_in_bytes(connection, call, then);
+        }
+        self.ask(connection, call, then)
+    }
+
+    /// The server has understood a request.
+    fn ask(&mut self, connection: Connection, call: Call, then: Then) -> Step {
+        let sense = match then {
+            Then::Stray | Then::Lied(_) => Sense::Stray,
+            Then::Committed(of) | Then::HasRead(of) => Sense::Commit(of),
+            _ => Sense::Plain,
+        };
+        // A liar that happens to name what it was lent lies about its own bytes.
+        if sense == Sense::Stray && is_unfair(&self.bench.model, &call) {
             return Ok(());
         }
         let reply = self.bench.new_reply(connection);
         self.waiting.insert(reply, (call.clone(), then));
-        self.feed(Input::Asked { reply, call })
+        self.feed_as(Input::Asked { reply, call }, sense)
+    }
+
+    fn feed(&mut self, input: Input) -> Step {
+        self.feed_as(input, Sense::Plain)
     }
 
     /// Feeds one event and sees to what came of it.
-    fn feed(&mut self, input: Input) -> Step {
+    fn feed_as(&mut self, input: Input, sense: Sense) -> Step {
+        self.note_input(&input, sense);
         let seen = self.bench.feed(self.now, &input)?;
         for seen in seen {
             match seen {
@@ -310,22 +385,65 @@ impl World {
         Ok(())
     }
 
+    fn note_input(&mut self, input: &Input, sense: Sense) {
+        let Some(deeds) = &mut self.deeds else { return };
+        let opened_for = |ticket| self.opened_for.get(ticket).copied();
+        let deed = match input.clone() {
+            Input::Asked { reply, call } => Deed::Asked { reply, call, sense },
+            Input::SendEnded { ticket, outcome } => match opened_for(&ticket) {
+                Some(reply) => Deed::SendEnded { reply, outcome },
+                None => Deed::Other(input.clone()),
+            },
+            Input::ReceiveEnded { ticket, complete, outcome } => match opened_for(&ticket) {
+                Some(reply) => Deed::ReceiveEnded { reply, complete, outcome },
+                None => Deed::Other(input.clone()),
+            },
+            other => Deed::Other(other),
+        };
+        deeds.push((self.now, deed));
+    }
+
+    fn note(&mut self, deed: Deed) {
+        if let Some(deeds) = &mut self.deeds {
+            deeds.push((self.now, deed));
+        }
+    }
+
     /// An answer leaves the server. What it lends is in the client's hands from now on.
     fn answered(&mut self, reply: Reply, answer: Answer, slots: Vec<Lent>) {
         let Some((call, then)) = self.waiting.remove(&reply) else { return };
         let connection = reply.connection;
-        if !slots.is_empty() {
-            self.hold(connection, &call, slots);
+        let is_stunted =
+            self.grown < self.profile.config.l1_bytes && self.grown == self.profile.grown_bytes_max;
+        let refused = |fact: &Fact| matches!(fact, Fact::WriteRefused { .. });
+        if is_stunted && self.bench.outbox().facts.iter().any(refused) {
+            self.bench.reach.met(State::GrowthStopped);
         }
+        if !slots.is_empty() {
+            self.note_reader(&then);
+            self.hold(reply, &call, slots);
+        }
+        self.answer(connection, call, then, answer);
+    }
+
+    fn answer(&mut self, connection: Connection, call: Call, then: Then, answer: Answer) {
         let at = self.now + self.latency();
         self.plan_at(at, Action::Return { connection, call, then, answer });
     }
 
     fn grow(&mut self) -> Step {
         let total = self.profile.config.l1_bytes;
-        self.grown = (self.grown + (1 << 20)).min(total);
-        if self.grown < total {
-            self.plan(Duration::from_secs(3), Action::Grow);
+        let most = self.profile.grown_bytes_max;
+        if self.grown > 0 && self.now >= self.grown_at + LATE_GROWTH {
+            self.tally.came("growth step late");
+            self.bench.reach.met(State::GrowthLate);
+        }
+        self.grown_at = self.now;
+        self.grown = (self.grown + (1 << 20)).min(most);
+        if self.grown < most {
+            self.plan(self.profile.grow_gap, Action::Grow);
+        } else if most < total {
+            self.tally.came("arena stopped growing");
         }
         self.feed(Input::ArenaGrown { bytes: self.grown })
     }
@@ -369,16 +487,5 @@ impl Process {
     }
 }
 
-/// Chunk hashes of a document: the first half of its chunks is shared with the one before it.
-fn document(number: u64, chunks: u64) -> Rc<[ChunkHash]> {
-    let hash = |chunk: u64| {
-        let owner = if chunk < chunks / 2 { number / 2 } else { number };
-        let mut rng = Rng::new(owner << 32 | chunk);
-        let mut bytes = [0; 32];
-        for part in bytes.chunks_mut(8) {
-            part.copy_from_slice(&rng.next_u64().to_be_bytes());
-        }
-        ChunkHash(bytes)
-    };
-    (0..chunks).map(hash).collect()
-}
+/// A step of growth that takes so long is a late one.
+const LATE_GROWTH: Duration = Duration::from_secs(30);

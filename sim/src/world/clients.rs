@@ -1,7 +1,8 @@
 //! Engine processes: a scheduler and its workers, each with a connection of its own, and the
 //! requests that they serve (spec/wire §3.2).
 
-use super::{Action, ProcessId, RequestNumber, Then, World, document};
+use super::bytes::Link;
+use super::{Action, ProcessId, RequestNumber, Then, World};
 use crate::calls::{Call, Range};
 use crate::reach::State;
 use kvtide_core::config::PoolKind;
@@ -28,6 +29,12 @@ pub(crate) struct Process {
     pub stopped_until: Instant,
     /// Its instance was reaped while it was stopped.
     pub was_reaped: bool,
+    /// It has come back without registering.
+    pub is_unknown: bool,
+    /// Its requests travel as frames.
+    pub speaks_bytes: bool,
+    /// The server's side of its connection.
+    pub link: Link,
 }
 
 pub(crate) struct Group {
@@ -43,6 +50,11 @@ pub(crate) struct Request {
     pub local: u32,
     pub polls: u32,
     pub is_dropped: bool,
+    /// Retrieves that were answered with bytes or places.
+    pub reads: u32,
+    /// Which server it began at, and which one told it what it hits.
+    pub server: u32,
+    pub told_by: u32,
 }
 
 impl World {
@@ -69,6 +81,7 @@ impl World {
         stores: bool,
     ) -> ProcessId {
         let is_inline = self.rng.chance_ppm(self.profile.inline);
+        let speaks_bytes = self.rng.chance_ppm(self.profile.bytes);
         self.instances_made += 1;
         self.processes.push(Process {
             group,
@@ -82,6 +95,9 @@ impl World {
             last_arrival: Instant::ZERO,
             stopped_until: Instant::ZERO,
             was_reaped: false,
+            is_unknown: false,
+            speaks_bytes,
+            link: Link::default(),
         });
         let process = ProcessId(self.processes.len() - 1);
         self.plan(self.profile.latency, Action::Connect { process });
@@ -89,16 +105,23 @@ impl World {
     }
 
     pub(super) fn connect(&mut self, process: ProcessId) {
+        let is_first = self.processes[process.0].generation == 0;
+        let stays_unknown = !is_first && self.chance(self.profile.faults.unknown_return);
         let entry = &mut self.processes[process.0];
         if entry.is_open {
             return;
         }
         entry.is_open = true;
         entry.last_arrival = self.now;
-        if entry.rank.is_some() {
+        entry.link = Link::default();
+        entry.is_unknown = stays_unknown;
+        let connection = entry.connection(process);
+        if stays_unknown {
+            self.tally.came("client came back unregistered");
+        } else if entry.rank.is_some() {
             self.register(process);
         }
-        self.plan(Duration::from_secs(10), Action::Ping { process });
+        self.plan(Duration::from_secs(10), Action::Ping { connection });
     }
 
     pub(super) fn register(&mut self, process: ProcessId) {
@@ -113,14 +136,15 @@ impl World {
         self.send(process, call, Then::Registered);
     }
 
-    pub(super) fn ping(&mut self, process: ProcessId) {
-        let entry = &self.processes[process.0];
-        if !entry.is_open || self.is_healing {
+    pub(super) fn ping(&mut self, connection: Connection) {
+        if !self.is_open(connection) || self.is_healing {
             return;
         }
+        let process = ProcessId(connection.0.index as usize);
+        let entry = &self.processes[process.0];
         let instance = entry.rank.map(|_| entry.instance);
         self.send(process, Call::Ping { instance }, Then::Nothing);
-        self.plan_in(Duration::from_secs(10), Action::Ping { process });
+        self.plan_in(Duration::from_secs(10), Action::Ping { connection });
     }
 
     /// A new request comes to a group's scheduler.
@@ -129,12 +153,16 @@ impl World {
             return;
         }
         self.plan(self.profile.gap, Action::Begin { group });
+        if self.queue.len() > PLANNED_MAX {
+            return;
+        }
         let chunks = 1 + self.rng.below(self.profile.chunks_max);
         let number = self.rng.below(self.profile.documents);
         self.groups[group].begun += 1;
         let begun = self.groups[group].begun;
         let reused = self.chance(self.profile.faults.reuse);
         let id: Rc<str> = if reused {
+            self.tally.came("request id used again");
             format!("shared-{}", self.rng.below(3)).into()
         } else {
             format!("request-{group}-{begun}").into()
@@ -150,13 +178,22 @@ impl World {
             readers: entry.replicas as u16,
             first_chunk: 0,
             end_chunk: if all { chunks as u32 } else { 0 },
-            hashes: document(number, self.profile.chunks_max + 1)[..chunks as usize].into(),
+            hashes: self.library.hashes(number, chunks),
         };
         let request = RequestNumber(self.requests.len());
         let (scheduler, call) =
             (self.groups[group].scheduler, Call::Lookup { range: range.clone() });
-        let request_of = Request { group, range, hit: 0, local: 0, polls: 0, is_dropped: false };
-        self.requests.push(request_of);
+        self.requests.push(Request {
+            group,
+            range,
+            hit: 0,
+            local: 0,
+            polls: 0,
+            is_dropped: false,
+            reads: 0,
+            server: self.restarts,
+            told_by: self.restarts,
+        });
         self.send(scheduler, call, Then::LookedUp(request));
     }
 
@@ -170,20 +207,29 @@ impl World {
     ) {
         let process = ProcessId(connection.0.index as usize);
         match then {
-            Then::Nothing | Then::Stray | Then::Registered => self.after_ping(process, &answer),
+            Then::Nothing | Then::Stray | Then::Registered | Then::HasRead(_) => {
+                self.after_ping(process, &answer);
+            }
             Then::LookedUp(request) => self.poll(request),
             Then::Queried(request) => self.queried(request, &answer),
             Then::Retrieve(request) => self.after_retrieve(process, request, call, &answer),
             Then::Store => self.after_store(process, call, &answer),
-            Then::Committed => self.after_commit(process, &answer),
+            Then::Committed(_) => self.after_commit(process, &answer),
             Then::Lied(state) => self.after_lie(state, &answer),
         }
     }
 
     /// A worker that is told that it is unknown registers anew.
     fn after_ping(&mut self, process: ProcessId, answer: &Answer) {
-        let is_worker = self.processes[process.0].rank.is_some();
-        if *answer == Answer::Bool(false) && is_worker && self.rng.below(2) == 0 {
+        let entry = &mut self.processes[process.0];
+        if *answer != Answer::Bool(false) || entry.rank.is_none() {
+            return;
+        }
+        let was_unknown = std::mem::take(&mut entry.is_unknown);
+        if was_unknown {
+            self.bench.reach.met(State::UnknownReturned);
+        }
+        if was_unknown || self.rng.below(2) == 0 {
             self.register(process);
         }
     }
@@ -222,6 +268,13 @@ impl World {
         // The answer may be about another request under the same id.
         let hit = hit.min(chunks);
         entry.hit = hit;
+        entry.told_by = self.restarts;
+        if hit > 0 && entry.server > 0 && entry.server == self.restarts {
+            self.bench.reach.met(State::HitAfterCrash);
+        }
+        if hit > 0 && self.processes[self.groups[entry.group].scheduler.0].speaks_bytes {
+            self.bench.reach.met(State::HitInBytes);
+        }
         let local = self.rng.below(hit as u64 * 2 + 1).saturating_sub(hit as u64) as u32;
         self.requests[request.0].local = local;
         let group = self.requests[request.0].group;
@@ -230,6 +283,7 @@ impl World {
             let range = self.requests[request.0].range.part(None, 0, local);
             self.send(scheduler, Call::Free { range: range.clone() }, Then::Nothing);
             if self.chance(self.profile.faults.repeat) {
+                self.tally.came("released twice");
                 self.send(scheduler, Call::Free { range }, Then::Nothing);
             }
         }
@@ -238,6 +292,9 @@ impl World {
             if local < hit {
                 // Some come when the leases of an ended session have lingered long enough.
                 let late = self.chance(self.profile.faults.early_end / 4);
+                if late {
+                    self.tally.came("retrieve late");
+                }
                 let most = if late { Duration::from_secs(12) } else { self.profile.latency };
                 self.plan(most, Action::StartRetrieve { process, request });
             }
@@ -247,6 +304,9 @@ impl World {
             }
         }
         let is_early = self.chance(self.profile.faults.early_end);
+        if is_early {
+            self.tally.came("session ended early");
+        }
         let patience = if is_early { 0 } else { 1 + self.rng.below(4_000) };
         self.plan(Duration::from_millis(patience), Action::Finish { request });
     }
@@ -269,6 +329,13 @@ impl World {
     ) {
         let Call::PrepareRetrieve { instance, range } = call else { return };
         let missed = *answer == Answer::RetrieveMiss;
+        let entry = &self.requests[request.0];
+        if missed && entry.hit > 0 && entry.told_by < self.restarts {
+            self.bench.reach.met(State::OldRequestAfterCrash);
+        }
+        if missed && self.bench.model.has_forgotten(&range.request) {
+            self.bench.reach.met(State::RetrieveAfterForget);
+        }
         if missed && self.rng.below(3) == 0 {
             // It computes the chunks itself, and stores them.
             let from = self.requests[request.0].local;
@@ -340,7 +407,20 @@ impl World {
         let call = Call::EndSession { request: name, hashes };
         self.send(scheduler, call.clone(), Then::Nothing);
         if self.chance(self.profile.faults.repeat) {
+            self.tally.came("session ended twice");
             self.send(scheduler, call, Then::Nothing);
+        }
+    }
+
+    /// Of several workers that read the same object the last one lets it go.
+    pub(super) fn note_reader(&mut self, then: &Then) {
+        let Then::Retrieve(request) = then else { return };
+        let entry = &mut self.requests[request.0];
+        entry.reads += 1;
+        let replicas = self.profile.groups[entry.group].replicas;
+        let workers = self.groups[entry.group].workers.len() as u32;
+        if replicas > 1 && entry.reads == workers {
+            self.bench.reach.met(State::ManyReaders);
         }
     }
 
@@ -348,7 +428,11 @@ impl World {
     fn is_dropped(&mut self, request: RequestNumber) -> bool {
         if self.chance(self.profile.faults.abandon / 4) {
             self.requests[request.0].is_dropped = true;
+            self.tally.came("request abandoned");
         }
         self.requests[request.0].is_dropped
     }
 }
+
+/// With so much under way a scheduler lets new requests wait.
+const PLANNED_MAX: usize = 300;

@@ -2,10 +2,10 @@
 
 use super::{Action, ProcessId, Step, Then, World};
 use crate::calls::Call;
-use crate::model::Kind;
 use crate::profile::layout_of;
 use crate::reach::State;
 use crate::transcript::Input;
+use kvtide_core::limits::LINGER_SECS;
 use kvtide_core::names::InstanceId;
 use kvtide_core::time::Duration;
 
@@ -34,10 +34,12 @@ impl World {
             self.lie();
         }
         if self.chance(faults.clear) {
+            self.tally.came("clear");
             let process = ProcessId(self.pick(self.processes.len()));
             self.send(process, Call::Clear { force: false }, Then::Nothing);
         }
         if self.chance(faults.forced_clear) {
+            self.tally.came("forced clear");
             let operator = self.bench.events;
             self.feed(Input::OperatorClear { operator, force: true })?;
         }
@@ -45,6 +47,7 @@ impl World {
             self.unregister();
         }
         if self.chance(faults.late_tick / 8) {
+            self.tally.came("tick early");
             // An early tick is as harmless as a late one.
             self.feed(Input::Tick)?;
         }
@@ -54,21 +57,23 @@ impl World {
     fn jump(&mut self) {
         let config = &self.profile.config;
         let over = [
-            Duration::from_millis(500),
-            Duration::from_secs(6),
-            config.read_ttl,
-            config.write_ttl,
-            config.session_ttl,
-            config.reap_after,
-            config.registration_grace,
+            ("clock jumped half a second", Duration::from_millis(500)),
+            ("clock jumped over a linger", Duration::from_secs(LINGER_SECS + 1)),
+            ("clock jumped over a read TTL", config.read_ttl),
+            ("clock jumped over a write TTL", config.write_ttl),
+            ("clock jumped over a session TTL", config.session_ttl),
+            ("clock jumped over a silence", config.reap_after),
+            ("clock jumped over a grace", config.registration_grace),
         ];
-        let over = over[self.pick(over.len())];
+        let (what, over) = over[self.pick(over.len())];
+        self.tally.came(what);
         self.now = self.now + over + self.latency();
     }
 
     /// A worker stops, mostly one that is writing, for longer than any TTL and than it may be
     /// silent. Then it goes on where it was.
     fn stop(&mut self) {
+        self.tally.came("client stopped");
         let writers: Vec<usize> = self.writers().map(|(connection, _)| connection).collect();
         let process = match writers.is_empty() {
             true => self.pick(self.processes.len()),
@@ -99,6 +104,7 @@ impl World {
             let fewer = range.part(range.worker, range.first_chunk, range.end_chunk - 1);
             (writer, fewer, State::LieAboutCount)
         };
+        self.tally.came("commit of what was not lent");
         let instance = self.processes[liar].instance;
         let call = Call::CommitStore { instance, range, inline_bytes: 0 };
         self.send(ProcessId(liar), call, Then::Lied(state));
@@ -112,6 +118,9 @@ impl World {
             return Ok(());
         }
         let connection = entry.connection(process);
+        if !self.is_healing {
+            self.tally.came("client died");
+        }
         self.processes[process.0].is_open = false;
         self.hurry_streams(connection);
         self.feed(Input::ConnectionEnded { connection })?;
@@ -137,6 +146,7 @@ impl World {
     }
 
     fn unregister(&mut self) {
+        self.tally.came("instance left");
         let process = ProcessId(self.pick(self.processes.len()));
         let instance = self.processes[process.0].instance;
         self.send(process, Call::Unregister { instance }, Then::Nothing);
@@ -150,6 +160,7 @@ impl World {
         if self.requests.is_empty() {
             return;
         }
+        self.tally.came("request without sense");
         let recent = self.requests.len().saturating_sub(40);
         let request = recent + self.pick(self.requests.len() - recent);
         let range = self.requests[request].range.clone();
@@ -177,28 +188,5 @@ impl World {
             _ => Call::Lookup { range },
         };
         self.send(process, call, Then::Stray);
-    }
-
-    /// A stray commit must not speak for a writer or reader that is still at work: that would be a
-    /// client that lies about its own bytes, against which nothing helps.
-    pub(super) fn is_unfair(&self, call: &Call, then: &Then) -> bool {
-        // A liar that happens to name what it was lent is one of those.
-        if !matches!(then, Then::Stray | Then::Lied(_)) {
-            return false;
-        }
-        let model = &self.bench.model;
-        match call {
-            // Slots are committed for whoever has them under this name, bytes for the request.
-            Call::CommitStore { instance, range, inline_bytes: 0 } => {
-                model.is_lent(Kind::Store, *instance, range, None)
-            }
-            Call::CommitStore { instance, range, .. } => {
-                model.is_lent(Kind::Store, *instance, range, Some(&range.request))
-            }
-            Call::CommitRetrieve { instance, range } => {
-                model.is_lent(Kind::Retrieve, *instance, range, None)
-            }
-            _ => false,
-        }
     }
 }

@@ -2,6 +2,7 @@
 //! Then nothing may be left (design P4), and what was promised must still be there.
 
 use super::{ProcessId, Step, World};
+use crate::rest::{self, TICKS};
 use crate::transcript::Input;
 use kvtide_core::time::Duration;
 
@@ -15,19 +16,19 @@ impl World {
             }
         }
         self.finish_work()?;
-        let longest = self.longest();
+        let longest = rest::longest(&self.profile.config);
         self.pass(longest)?;
-        self.check_answered()?;
+        rest::check_answered(&self.bench)?;
         // Those that stay connected may have been lent what they will never commit; else nothing.
         if self.bench.model.copies().next().is_none() {
-            self.check_quiet()?;
+            rest::check_quiet(&self.bench)?;
         }
         for process in 0..self.processes.len() {
             self.leave(ProcessId(process))?;
         }
         self.finish_work()?;
         self.pass(longest)?;
-        self.check_quiet()?;
+        rest::check_quiet(&self.bench)?;
         self.bench.check_memory()
     }
 
@@ -71,50 +72,7 @@ impl World {
         }
         Ok(())
     }
-
-    /// Longer than any deadline can be.
-    fn longest(&self) -> Duration {
-        let config = &self.profile.config;
-        let deadlines = [
-            config.read_ttl,
-            config.write_ttl,
-            config.session_ttl,
-            config.reap_after,
-            config.registration_grace,
-        ];
-        let longest = deadlines.into_iter().max().unwrap_or_default();
-        longest * 2 + Duration::from_secs(10)
-    }
-
-    /// Every request has had its answer, but for parked waits, of which none is so long (P2).
-    fn check_answered(&self) -> Step {
-        match self.bench.unanswered().next() {
-            None => Ok(()),
-            Some((_, call)) => Err(format!("P2: never answered: {call:?}")),
-        }
-    }
-
-    fn check_quiet(&self) -> Step {
-        let engine = self.bench.engine();
-        let status = engine.status();
-        if !engine.is_quiet() {
-            return Err(format!("P4: something is left: {status:?}"));
-        }
-        let left = [
-            ("sessions", status.sessions),
-            ("tickets", status.tickets),
-            ("staged objects", status.staged_objects),
-            ("condemned objects", status.condemned_objects),
-            ("leased bytes", status.leased_bytes),
-            ("untaken results", status.active_prefetch_jobs),
-        ];
-        match left.iter().find(|(_, count)| *count > 0) {
-            None => Ok(()),
-            Some((name, count)) => Err(format!("P4: {count} {name} are left")),
-        }
-    }
 }
 
 /// Steps that the longest act two takes, many times over.
 const STEPS_MAX: u64 = 200_000;
-const TICKS: u64 = 2_000;
