@@ -51,7 +51,7 @@ fn neighbours_of_seeds_pass_too() {
 
 /// Of how many places of a seed neighbours are tried: whole runs of the engine take their time.
 fn neighbours_max(target: &str) -> usize {
-    if target == "engine" { 12 } else { 256 }
+    if target == "engine" { 6 } else { 256 }
 }
 
 #[test]
