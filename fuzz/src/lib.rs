@@ -3,9 +3,15 @@
 //!
 //! A target does not only wait for a panic: it says what holds for any input.
 
+pub mod engine;
 pub mod front;
+pub mod hashes;
+pub mod http;
+pub mod keys;
 pub mod msgpack;
+pub mod names;
 pub mod pickle;
+pub mod reference;
 pub mod request;
 pub mod zmtp;
 
@@ -14,8 +20,13 @@ pub type Target = fn(&[u8]);
 
 /// Every target by the name of its folder of seeds.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("engine", engine::run),
     ("front", front::run),
+    ("hashes", hashes::run),
+    ("http", http::run),
+    ("keys", keys::run),
     ("msgpack", msgpack::run),
+    ("names", names::run),
     ("pickle", pickle::run),
     ("request", request::run),
     ("zmtp", zmtp::run),

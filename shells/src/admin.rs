@@ -18,7 +18,10 @@ mod reach;
 mod routes;
 mod status;
 
+pub use answer::Wrong;
 pub use budget::memory_bytes_max;
+pub use cache::ClearBody;
+pub use quota::{quota_limit, quote_constants};
 pub use reach::{Ask, Dump, Reach, ReactorSeen, Seen, Teller, Unreachable};
 pub use status::View;
 

@@ -2,110 +2,19 @@
 //! budget of a turn and the history of the memo, a key gives the fields that a general decoder
 //! finds and the hashes that come of hashing all of its tokens.
 
+#[path = "../../fuzz/src/reference.rs"]
+mod reference;
+
 use kvtide_core::config::{Config, HashAlgorithm};
 use kvtide_core::effect::Outbox;
-use kvtide_core::front::hash::ChunkHasher;
 use kvtide_core::front::key::{KeyReader, KeyTools, Progress};
 use kvtide_core::front::memo::Memo;
 use kvtide_core::front::{Body, Front, Step};
-use kvtide_core::names::ChunkHash;
 use kvtide_core::wire::operation::Operation;
 use proptest::prelude::*;
 use proptest::sample::select;
+use reference::{Expected, chunk_hashes};
 use rmpv::Value;
-
-// The reference.
-
-#[derive(Clone, Debug, PartialEq)]
-struct Expected {
-    model: String,
-    salt: String,
-    request: String,
-    world_size: u32,
-    worker: Option<u32>,
-    readers: u64,
-    start: u64,
-    end: u64,
-    tokens: u64,
-    hashes: Vec<ChunkHash>,
-}
-
-fn text(value: &Value) -> Option<String> {
-    value.as_str().map(str::to_owned)
-}
-
-fn number(value: &Value) -> Option<u64> {
-    value.as_u64().filter(|number| *number <= i64::MAX as u64)
-}
-
-fn plain_hashes(algorithm: HashAlgorithm, chunk: u32, tokens: &[u32]) -> Vec<ChunkHash> {
-    let mut hasher = ChunkHasher::new(algorithm, chunk);
-    let mut hashes = Vec::new();
-    hasher.feed(tokens, |hash| hashes.push(hash));
-    hashes
-}
-
-/// None for every key that breaks a rule.
-fn reference(mut frame: &[u8], algorithm: HashAlgorithm, chunk: u32) -> Option<Expected> {
-    let value = rmpv::decode::read_value(&mut frame).ok()?;
-    let pairs = value.as_map()?;
-    if !frame.is_empty() || pairs.iter().any(|(name, _)| !matches!(name, Value::String(_))) {
-        return None;
-    }
-    let all = |wanted: &str| -> Vec<&Value> {
-        let named = pairs.iter().filter(|(name, _)| name.as_str() == Some(wanted));
-        named.map(|(_, value)| value).collect()
-    };
-    let known = [
-        "model_name",
-        "world_size",
-        "worker_id",
-        "token_ids",
-        "start",
-        "end",
-        "request_id",
-        "cache_salt",
-        "request_configs",
-        "num_kv_readers",
-    ];
-    if known.iter().any(|name| all(name).len() > 1) {
-        return None;
-    }
-    let field = |name: &str| all(name).first().copied();
-    if field("request_configs").is_some_and(|value| !value.is_map() && !value.is_nil()) {
-        return None;
-    }
-    let model = text(field("model_name")?)?;
-    let salt = field("cache_salt").map_or(Some(String::new()), text)?;
-    let request = text(field("request_id")?)?;
-    let worker = field("worker_id")?;
-    let tokens: Option<Vec<u32>> = field("token_ids")?
-        .as_array()?
-        .iter()
-        .map(|token| number(token).and_then(|token| u32::try_from(token).ok()))
-        .collect();
-    let tokens = tokens?;
-    let bad_model = model.is_empty() || model.len() > 1024 || model.contains('@');
-    let bad_salt = salt.chars().count() > 128 || salt.contains(['@', '/', '\\', '\0']);
-    if bad_model || bad_salt || request.len() > 1024 {
-        return None;
-    }
-    Some(Expected {
-        world_size: number(field("world_size")?).and_then(|size| u32::try_from(size).ok())?,
-        worker: match worker {
-            Value::Nil => None,
-            worker => Some(number(worker).and_then(|worker| u32::try_from(worker).ok())?),
-        },
-        readers: field("num_kv_readers").map_or(Some(0), number)?,
-        start: number(field("start")?)?,
-        end: number(field("end")?)?,
-        tokens: tokens.len() as u64,
-        hashes: plain_hashes(algorithm, chunk, &tokens),
-        model,
-        salt,
-        request,
-    })
-}
 
 // The reader, brought into the same form.
 
@@ -345,7 +254,7 @@ proptest! {
         algorithm in algorithm(),
         budgets in prop::collection::vec(1..60usize, 1..8),
     ) {
-        let expected = reference(&frame, algorithm, chunk);
+        let expected = reference::key(&frame, algorithm, chunk);
         let mut memo = Memo::with_limits(1, 8, 1 << 20);
         let mut reading = Reading { frame, reader: KeyReader::new() };
         let mut turns = budgets.iter().cycle();
@@ -446,7 +355,7 @@ proptest! {
             let (reading, turn) = lanes[lane].as_mut().expect("a lane with work");
             if let Some(found) = step(reading, &mut memo, algorithm, chunk, *budget) {
                 let found = found.expect("every key of a history is legal");
-                let expected = plain_hashes(algorithm, chunk, &tokens_of(turn));
+                let expected = chunk_hashes(algorithm, chunk, &tokens_of(turn));
                 prop_assert_eq!(found.hashes, expected);
                 lanes[lane] = None;
                 ended += 1;

@@ -60,7 +60,8 @@ pub fn unprocessable(wrongs: &[Wrong]) -> Response {
 }
 
 impl Wrong {
-    fn shown(&self) -> Value {
+    /// As it stands in an answer.
+    pub fn shown(&self) -> Value {
         let Wrong { kind, location, message, input, context } = self;
         let mut shown = json!({ "type": kind, "loc": location, "msg": message, "input": input });
         if let Some(context) = context {

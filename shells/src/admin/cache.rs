@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Removes what nobody holds, and with `force` also what somebody does.
 pub async fn clear(State(site): State<Arc<Site>>, body: Bytes) -> Response {
-    let wanted = match Wanted::read(&body) {
+    let wanted = match ClearBody::read(&body) {
         Ok(wanted) => wanted,
         Err(wrongs) => return unprocessable(&wrongs),
     };
@@ -34,16 +34,17 @@ pub async fn clear(State(site): State<Arc<Site>>, body: Bytes) -> Response {
     }
 }
 
-#[derive(Debug, PartialEq)]
-struct Wanted {
-    tier: &'static str,
-    force: bool,
+/// What a body asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClearBody {
+    pub tier: &'static str,
+    pub force: bool,
 }
 
-impl Wanted {
+impl ClearBody {
     /// No body, or a JSON null, is all defaults; keys that nobody knows are ignored.
-    fn read(body: &[u8]) -> Result<Wanted, Vec<Wrong>> {
-        let defaults = Wanted { tier: "l1", force: false };
+    pub fn read(body: &[u8]) -> Result<ClearBody, Vec<Wrong>> {
+        let defaults = ClearBody { tier: "l1", force: false };
         if body.is_empty() {
             return Ok(defaults);
         }
@@ -51,7 +52,7 @@ impl Wanted {
             serde_json::from_slice(body).map_err(|error| vec![Wrong::json(&error, body)])?;
         match value {
             Value::Null => Ok(defaults),
-            Value::Object(map) => Wanted::read_map(&map),
+            Value::Object(map) => ClearBody::read_map(&map),
             other => Err(vec![Wrong {
                 kind: "model_attributes_type",
                 location: json!(["body"]),
@@ -63,11 +64,11 @@ impl Wanted {
         }
     }
 
-    fn read_map(map: &Map<String, Value>) -> Result<Wanted, Vec<Wrong>> {
+    fn read_map(map: &Map<String, Value>) -> Result<ClearBody, Vec<Wrong>> {
         let tier = map.get("tier").map_or(Ok("l1"), read_tier);
         let force = map.get("force").map_or(Ok(false), read_force);
         match (tier, force) {
-            (Ok(tier), Ok(force)) => Ok(Wanted { tier, force }),
+            (Ok(tier), Ok(force)) => Ok(ClearBody { tier, force }),
             (tier, force) => {
                 Err(tier.err().into_iter().chain(force.err()).map(|wrong| *wrong).collect())
             }
@@ -119,21 +120,21 @@ fn read_force(value: &Value) -> Result<bool, Box<Wrong>> {
 mod tests {
     use super::*;
 
-    fn read(body: &str) -> Result<Wanted, Vec<&'static str>> {
-        Wanted::read(body.as_bytes())
+    fn read(body: &str) -> Result<ClearBody, Vec<&'static str>> {
+        ClearBody::read(body.as_bytes())
             .map_err(|wrongs| wrongs.iter().map(|wrong| wrong.kind).collect())
     }
 
     #[test]
     fn what_is_not_said_has_its_default() {
-        let defaults = Ok(Wanted { tier: "l1", force: false });
+        let defaults = Ok(ClearBody { tier: "l1", force: false });
         for body in ["", "null", "{}", r#"{"unknown": 1}"#] {
             assert_eq!(read(body), defaults, "{body}");
         }
-        assert_eq!(read(r#"{"force": "yes"}"#), Ok(Wanted { tier: "l1", force: true }));
+        assert_eq!(read(r#"{"force": "yes"}"#), Ok(ClearBody { tier: "l1", force: true }));
         assert_eq!(
             read(r#"{"force": 0, "tier": "all"}"#),
-            Ok(Wanted { tier: "all", force: false })
+            Ok(ClearBody { tier: "all", force: false })
         );
     }
 

@@ -44,7 +44,7 @@ pub async fn put(State(site): State<Arc<Site>>, salt: Salted, body: Bytes) -> Re
         let text = format!("cache salt is longer than {SALT_BYTES_MAX} bytes");
         return error(StatusCode::BAD_REQUEST, &text);
     }
-    let limit = match limit_of(&body) {
+    let limit = match quota_limit(&body) {
         Ok(limit) => limit,
         Err(text) => return error(StatusCode::BAD_REQUEST, text),
     };
@@ -105,7 +105,7 @@ fn busy(unreachable: Unreachable) -> Response {
 }
 
 /// The limit of a body `{"limit_gb": <float>}`, or what the peer says of it.
-fn limit_of(body: &[u8]) -> Result<f64, &'static str> {
+pub fn quota_limit(body: &[u8]) -> Result<f64, &'static str> {
     let value = read(body).ok_or("invalid JSON body")?;
     let limit = value.get("limit_gb").ok_or("body must be {'limit_gb': <float>}")?;
     let limit = match limit {
@@ -133,7 +133,8 @@ fn read(body: &[u8]) -> Option<Value> {
     serde_json::from_str(&quote_constants(std::str::from_utf8(body).ok()?)).ok()
 }
 
-fn quote_constants(text: &str) -> String {
+/// Puts the three words that are numbers to Python and nothing to JSON into quotes.
+pub fn quote_constants(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     let (mut rest, mut inside, mut escaped) = (text, false, false);
     while let Some(next) = rest.chars().next() {
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn limits_are_numbers_in_any_spelling_that_python_takes() {
-        let limit = |body: &str| limit_of(body.as_bytes());
+        let limit = |body: &str| quota_limit(body.as_bytes());
         assert_eq!(limit(r#"{"limit_gb": 1.5}"#), Ok(1.5));
         assert_eq!(limit(r#"{"limit_gb": " 0.25 "}"#), Ok(0.25));
         assert_eq!(limit(r#"{"limit_gb": true}"#), Ok(1.0));
