@@ -11,6 +11,7 @@ pub mod keys;
 pub mod msgpack;
 pub mod names;
 pub mod pickle;
+pub mod recording;
 pub mod reference;
 pub mod request;
 pub mod zmtp;
@@ -28,6 +29,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("msgpack", msgpack::run),
     ("names", names::run),
     ("pickle", pickle::run),
+    ("recording", recording::run),
     ("request", request::run),
     ("zmtp", zmtp::run),
 ];
