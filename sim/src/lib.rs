@@ -10,6 +10,7 @@ pub mod calls;
 pub mod driver;
 pub mod memory;
 pub mod model;
+pub mod planted;
 pub mod profile;
 pub mod reach;
 pub mod transcript;

@@ -130,7 +130,10 @@ impl Clients {
             world_size: registration.world_size,
             block_size: registration.block_size,
             layout: registration.layout,
-            mode: Mode::Unknown,
+            mode: match outcome {
+                Registered::Replaced(ended) if planted!(turn.config, 20) => ended.mode,
+                _ => Mode::Unknown,
+            },
             registered: turn.now,
             last_seen: turn.now,
             pinged: false,
@@ -219,6 +222,11 @@ impl Clients {
         let allowed = allowed_silence(turn.config, entry)?;
         if turn.now.since(entry.last_seen) >= allowed {
             return Some(entry.id);
+        }
+        if planted!(turn.config, 19) && entry.pinged {
+            let at = turn.now + allowed;
+            entry.timer = Some(turn.alarms.arm(at, Alarm::InstanceSilence, name));
+            return None;
         }
         self.watch(turn, name);
         None
