@@ -98,9 +98,7 @@ impl Engine {
             config,
         };
         #[cfg(feature = "planted")]
-        {
-            engine.copies.planted = engine.config.planted;
-        }
+        engine.copies.plant(engine.config.planted);
         engine.alarms.arm(Instant::ZERO + evict::TICK, Alarm::EvictionTick, NOBODY);
         engine
     }
@@ -279,10 +277,6 @@ impl Engine {
             }
             _ => unreachable!("the desk sends transfers only"),
         };
-        let before = match planted!(self.config, 18) && operation.starts_with("commit") {
-            true => self.clients.find(instance).map(|known| known.last_seen),
-            false => None,
-        };
         let asker = match self.find_asker(reply, instance, keys, out) {
             Ok(asker) => asker,
             Err(fault) => {
@@ -291,9 +285,6 @@ impl Engine {
                 return out.answer(reply, negative);
             }
         };
-        if let Some(before) = before {
-            self.clients.seen(before, instance);
-        }
         let mut turn = turn!(self, out);
         match ask {
             Ask::PrepareStore { .. } => self.copies.prepare_store(&mut turn, &asker, keys),
@@ -396,9 +387,10 @@ impl Engine {
         keys: &Keys<'_>,
         out: &mut Outbox,
     ) -> Result<Asker, RequestFault> {
-        let known = self.clients.seen(self.now, instance).ok_or(RequestFault::UnknownInstance)?;
-        let is_other_world = known.world_size != keys.world_size && !planted!(self.config, 28);
-        if *known.model != *keys.model || is_other_world {
+        let now = self.clients.heard(&self.config, self.now, instance);
+        let known = self.clients.seen(now, instance).ok_or(RequestFault::UnknownInstance)?;
+        let is_other = known.world_size != keys.world_size && !planted!(self.config, 28);
+        if *known.model != *keys.model || is_other {
             return Err(RequestFault::BadKey);
         }
         let row = keys.worker.ok_or(RequestFault::NoWorker)?;

@@ -50,11 +50,11 @@ const fn bug(number: u32, race: &'static str, name: &'static str, wrong: &'stati
     Bug { number, name, race, wrong, missing: "" }
 }
 
-#[allow(dead_code)]
 const fn missing(what: &'static str, bug: Bug) -> Bug {
     Bug { missing: what, ..bug }
 }
 
+/// All of them, by number from 1.
 pub const BUGS: &[Bug] = &[
     bug(
         1,
@@ -77,12 +77,15 @@ pub const BUGS: &[Bug] = &[
         "a commit also gives back the slots of its name whose write TTL has passed, \
          though their writer is still at work",
     ),
-    bug(
-        4,
-        "R-4",
-        "a dead body",
-        "the end of a connection gives back the memory of a reaped instance's body, \
+    missing(
+        "the write TTL (at most 20 s) always ends before a reap by silence (at least 30 s)",
+        bug(
+            4,
+            "R-4",
+            "a dead body",
+            "the end of a connection gives back the memory of a reaped instance's body, \
          though its last bytes are still being written",
+        ),
     ),
     bug(
         5,
@@ -124,38 +127,53 @@ pub const BUGS: &[Bug] = &[
         "a lookup under a live request id ends the one before only where it names the \
          same model, tenant and world",
     ),
-    bug(
-        11,
-        "R-19",
-        "chosen in one turn, evicted in the next",
-        "the eviction pass goes on with the object that it had chosen before its turn ended, \
+    missing(
+        "more between two turns than late ticks: the leases of what the pass would take next",
+        bug(
+            11,
+            "R-19",
+            "chosen in one turn, evicted in the next",
+            "the eviction pass goes on with the object that it had chosen before its turn ended, \
          though it was leased meanwhile",
+        ),
     ),
-    bug(
-        12,
-        "R-19",
-        "a draining run is a free run",
-        "a run that is being emptied counts as one that holds nothing back, though it \
+    missing(
+        "more windows over several turns, and leases while they are emptied",
+        bug(
+            12,
+            "R-19",
+            "a draining run is a free run",
+            "a run that is being emptied counts as one that holds nothing back, though it \
          was leased meanwhile",
+        ),
     ),
-    bug(
-        13,
-        "R-20",
-        "probed in one turn, leased in the next",
-        "a lookup goes on with what it had found before its turn ended",
+    missing(
+        "more between two turns than late ticks: evictions while a lookup goes on",
+        bug(
+            13,
+            "R-20",
+            "probed in one turn, leased in the next",
+            "a lookup goes on with what it had found before its turn ended",
+        ),
     ),
-    bug(
-        14,
-        "R-25",
-        "a cleared read",
-        "a reader's commit also ends other requests' reads of the same range which a \
+    missing(
+        "more readers of one range at one worker with a forced clear between them",
+        bug(
+            14,
+            "R-25",
+            "a cleared read",
+            "a reader's commit also ends other requests' reads of the same range which a \
          forced clear has taken",
+        ),
     ),
-    bug(
-        15,
-        "R-26",
-        "an end that names its chunks",
-        "the end of a session that names its chunks drops the leases of its running lookup",
+    missing(
+        "more ends of sessions with their hashes while the lookup runs",
+        bug(
+            15,
+            "R-26",
+            "an end that names its chunks",
+            "the end of a session that names its chunks drops the leases of its running lookup",
+        ),
     ),
     bug(
         16,
@@ -163,17 +181,20 @@ pub const BUGS: &[Bug] = &[
         "a linger without an idle end",
         "a session that lingers is not forgotten when its own TTL has passed",
     ),
-    bug(
-        17,
-        "R-27",
-        "any release is good",
-        "a release that meets a running lookup is good, whatever it names",
+    missing(
+        "more releases by another tenant under a shared id while the lookup runs",
+        bug(
+            17,
+            "R-27",
+            "any release is good",
+            "a release that meets a running lookup is good, whatever it names",
+        ),
     ),
     bug(
         18,
         "R-28",
-        "a commit is no sign of life",
-        "an instance that has just committed is reaped for its silence",
+        "a transfer is no sign of life",
+        "an instance that has just stored is reaped for its silence",
     ),
     bug(
         19,
@@ -182,12 +203,15 @@ pub const BUGS: &[Bug] = &[
         "an instance that was heard of may be silent from its alarm on, not from its \
          last word on",
     ),
-    bug(
-        20,
-        "R-28",
-        "another layout, the same mode",
-        "an instance that comes back with another layout is still taken for one that \
+    missing(
+        "workers that come back with another layout and move their bytes in another way",
+        bug(
+            20,
+            "R-28",
+            "another layout, the same mode",
+            "an instance that comes back with another layout is still taken for one that \
          moves its bytes as before",
+        ),
     ),
     bug(
         21,
@@ -195,13 +219,19 @@ pub const BUGS: &[Bug] = &[
         "a result for each connection",
         "a lookup's result is given to every connection that asks",
     ),
-    bug(22, "R-31", "a result for each wait", "waits for one lookup are all given its result"),
-    bug(
-        23,
-        "R-38",
-        "a cleared commit inherits",
-        "a commit of slots that a forced clear has taken publishes those that another \
+    missing(
+        "two waits parked on one lookup",
+        bug(22, "R-31", "a result for each wait", "waits for one lookup are all given its result"),
+    ),
+    missing(
+        "more forced clears between two stores of one range by one worker",
+        bug(
+            23,
+            "R-38",
+            "a cleared commit inherits",
+            "a commit of slots that a forced clear has taken publishes those that another \
          request has been lent under the same name",
+        ),
     ),
     bug(
         24,
@@ -215,11 +245,14 @@ pub const BUGS: &[Bug] = &[
         "one cell is trimmed",
         "of the chunk in which a hit ends, only the last leased row is given back",
     ),
-    bug(
-        26,
-        "I-11",
-        "a reader is no user",
-        "a session that is read from is forgotten as if it were idle",
+    missing(
+        "reads that come late, one after the other, where the session TTL is short",
+        bug(
+            26,
+            "I-11",
+            "a reader is no user",
+            "a session that is read from is forgotten as if it were idle",
+        ),
     ),
     bug(
         27,
@@ -233,29 +266,41 @@ pub const BUGS: &[Bug] = &[
         "any world is good",
         "a worker may store and read as one of another world size",
     ),
-    bug(
-        29,
-        "I-11",
-        "a linger beyond the lease",
-        "the end of a session prolongs leases that were about to run out",
+    missing(
+        "an end of session bounds leases by their TTL, too: the model takes the linger alone",
+        bug(
+            29,
+            "I-11",
+            "a linger beyond the lease",
+            "the end of a session prolongs leases that were about to run out",
+        ),
     ),
-    bug(
-        30,
-        "R-6",
-        "memory ahead of its mapping",
-        "an arena that has grown by part of a block lends the whole block",
+    missing(
+        "growth by parts of a block, and places checked against what has grown",
+        bug(
+            30,
+            "R-6",
+            "memory ahead of its mapping",
+            "an arena that has grown by part of a block lends the whole block",
+        ),
     ),
-    bug(
-        31,
-        "R-11",
-        "an end takes the next writer along",
-        "a writer's abort takes back whatever is reserved under its keys by then",
+    missing(
+        "more stores of one key by two instances",
+        bug(
+            31,
+            "R-11",
+            "an end takes the next writer along",
+            "a writer's abort takes back whatever is reserved under its keys by then",
+        ),
     ),
-    bug(
-        32,
-        "R-27",
-        "a release during a lookup",
-        "a release that meets a running lookup gives back what that has leased so far",
+    missing(
+        "a model that is not vague of a session after a release met its running lookup",
+        bug(
+            32,
+            "R-27",
+            "a release during a lookup",
+            "a release that meets a running lookup gives back what that has leased so far",
+        ),
     ),
     bug(
         33,
@@ -263,19 +308,25 @@ pub const BUGS: &[Bug] = &[
         "a read that is never counted off",
         "reads of a reaped instance count for ever",
     ),
-    bug(
-        34,
-        "I-37",
-        "a watermark of what has grown",
-        "while the arena grows, eviction starts at a part of what there is, not of what \
+    missing(
+        "a check that a tick evicts at the watermark only (I-37)",
+        bug(
+            34,
+            "I-37",
+            "a watermark of what has grown",
+            "while the arena grows, eviction starts at a part of what there is, not of what \
          there will be",
+        ),
     ),
-    bug(
-        35,
-        "R-20",
-        "found, then evicted",
-        "a store evicts its own chunk that it found there after it had made room for \
+    missing(
+        "more stores of ranges with holes in a full pool",
+        bug(
+            35,
+            "R-20",
+            "found, then evicted",
+            "a store evicts its own chunk that it found there after it had made room for \
          another",
+        ),
     ),
     bug(
         36,
@@ -290,10 +341,13 @@ pub const BUGS: &[Bug] = &[
         "a body without a write TTL",
         "a reservation into which a body is arriving has no write TTL any more",
     ),
-    bug(
-        38,
-        "R-4",
-        "a body is no loan",
-        "the end of a connection gives back the slots into which a body is still being written",
+    missing(
+        "more connections that end while a body goes into a reservation",
+        bug(
+            38,
+            "R-4",
+            "a body is no loan",
+            "the end of a connection gives back the slots into which a body is still being written",
+        ),
     ),
 ];

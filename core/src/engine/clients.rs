@@ -207,6 +207,14 @@ impl Clients {
         Some(entry)
     }
 
+    /// When an instance that asks for a transfer was last heard of.
+    pub fn heard(&self, config: &Config, now: Instant, instance: InstanceId) -> Instant {
+        match planted!(config, 18) {
+            true => self.find(instance).map_or(now, |known| known.last_seen),
+            false => now,
+        }
+    }
+
     /// An instance has shown how it moves its bytes.
     pub fn has_mode(&mut self, instance: InstanceId, mode: Mode) {
         let entry = self.index.get(&instance).and_then(|name| self.instances.find_mut(*name));

@@ -152,7 +152,7 @@ pub struct Copies {
     pub stale_endings: u64,
     hash: SeededHash,
     #[cfg(feature = "planted")]
-    pub(crate) planted: u32,
+    planted: u32,
 }
 
 impl Copies {
@@ -172,6 +172,11 @@ impl Copies {
             #[cfg(feature = "planted")]
             planted: 0,
         }
+    }
+
+    #[cfg(feature = "planted")]
+    pub(crate) fn plant(&mut self, number: u32) {
+        self.planted = number;
     }
 
     /// All copies at their bounds.
@@ -221,8 +226,8 @@ impl Copies {
         self.unlist(name);
         let copy = self.copies.remove(name).expect("removed once");
         assert!(copy.objects.is_empty(), "a copy ends after its pins");
-        let owned = self.by_registration.get(&copy.registration);
-        let is_reaped = || owned.is_some_and(|owned| owned.ended == Some(Abort::Reaped));
+        let owned = || self.by_registration.get(&copy.registration);
+        let is_reaped = || owned().is_some_and(|owned| owned.ended == Some(Abort::Reaped));
         if !(planted!(self, 33) && is_reaped()) {
             self.reads -= copy.reads;
         }

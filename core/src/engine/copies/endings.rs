@@ -42,11 +42,12 @@ impl Copies {
             left -= 1;
             let owned = self.by_connection.get(&connection)?;
             let Some(name) = owned.names.get(left as usize).copied() else { continue };
-            let was_lent = self.copies.find(name).is_some_and(|copy| copy.lent.is_some());
+            let lent = |copy: &Copy| copy.lent.is_some();
+            let was_lent = planted!(turn.config, 38) && self.copies.find(name).is_some_and(lent);
             self.end_lent(name);
             let copy = self.copies.find(name).expect("listed while it exists");
             let is_dead = planted!(turn.config, 4) && copy.condemned == Some(Abort::Reaped);
-            let is_dead = is_dead || planted!(turn.config, 38) && was_lent && copy.reply.is_some();
+            let is_dead = is_dead || was_lent && copy.reply.is_some();
             if (copy.stream.is_some() && !is_dead) || copy.is_ending {
                 continue;
             }

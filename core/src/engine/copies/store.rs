@@ -50,8 +50,11 @@ impl Copies {
     /// `commit_store` over shared memory: the client has written its slots.
     pub fn commit_store(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
         let (key, mut by) = (pending_key(Kind::Store, asker, keys), asker.committer());
-        if planted!(turn.config, 2) || planted!(turn.config, 23) {
-            by.request = self.heir(turn.l1, &key, by, planted!(turn.config, 2));
+        if planted!(turn.config, 2) {
+            by.request = self.heir(turn.l1, &key, by, true);
+        }
+        if planted!(turn.config, 23) {
+            by.request = self.heir(turn.l1, &key, by, false);
         }
         let mut whole = false;
         match self.count_commit(&key, by) {

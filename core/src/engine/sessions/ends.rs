@@ -114,9 +114,9 @@ impl Sessions {
 
     /// The read TTL of a set, or the linger after its session, has passed.
     pub fn leases_expired(&mut self, turn: &mut Turn, name: SlotName) {
-        let name = match self.sessions.at(name.index) {
-            Some((newest, _)) if planted!(turn.config, 1) => newest,
-            _ => name,
+        let name = match planted!(turn.config, 1) {
+            true => self.sessions.at(name.index).map_or(name, |(newest, _)| newest),
+            false => name,
         };
         let Some(session) = self.sessions.find_mut(name) else { return };
         session.lease_timer = None;
