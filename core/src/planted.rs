@@ -318,15 +318,12 @@ pub const BUGS: &[Bug] = &[
          there will be",
         ),
     ),
-    missing(
-        "more stores of ranges with holes in a full pool",
-        bug(
-            35,
-            "R-20",
-            "found, then evicted",
-            "a store evicts its own chunk that it found there after it had made room for \
+    bug(
+        35,
+        "R-20",
+        "found, then evicted",
+        "a store evicts its own chunk that it found there after it had made room for \
          another",
-        ),
     ),
     bug(
         36,
