@@ -318,12 +318,14 @@ pub const BUGS: &[Bug] = &[
          there will be",
         ),
     ),
-    bug(
-        35,
-        "R-20",
-        "found, then evicted",
-        "a store evicts its own chunk that it found there after it had made room for \
-         another",
+    missing(
+        "more connections that end while a body goes into a reservation",
+        bug(
+            35,
+            "R-4",
+            "a body is no loan",
+            "the end of a connection gives back the slots into which a body is still being written",
+        ),
     ),
     bug(
         36,
@@ -337,14 +339,5 @@ pub const BUGS: &[Bug] = &[
         "R-3",
         "a body without a write TTL",
         "a reservation into which a body is arriving has no write TTL any more",
-    ),
-    missing(
-        "more connections that end while a body goes into a reservation",
-        bug(
-            38,
-            "R-4",
-            "a body is no loan",
-            "the end of a connection gives back the slots into which a body is still being written",
-        ),
     ),
 ];

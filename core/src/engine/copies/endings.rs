@@ -43,7 +43,7 @@ impl Copies {
             let owned = self.by_connection.get(&connection)?;
             let Some(name) = owned.names.get(left as usize).copied() else { continue };
             let lent = |copy: &Copy| copy.lent.is_some();
-            let was_lent = planted!(turn.config, 38) && self.copies.find(name).is_some_and(lent);
+            let was_lent = planted!(turn.config, 35) && self.copies.find(name).is_some_and(lent);
             self.end_lent(name);
             let copy = self.copies.find(name).expect("listed while it exists");
             let is_dead = planted!(turn.config, 4) && copy.condemned == Some(Abort::Reaped);
