@@ -266,14 +266,11 @@ pub const BUGS: &[Bug] = &[
         "any world is good",
         "a worker may store and read as one of another world size",
     ),
-    missing(
-        "an end of session bounds leases by their TTL, too: the model takes the linger alone",
-        bug(
-            29,
-            "I-11",
-            "a linger beyond the lease",
-            "the end of a session prolongs leases that were about to run out",
-        ),
+    bug(
+        29,
+        "I-11",
+        "a linger beyond the lease",
+        "the end of a session prolongs leases that were about to run out",
     ),
     missing(
         "growth by parts of a block, and places checked against what has grown",
@@ -308,15 +305,12 @@ pub const BUGS: &[Bug] = &[
         "a read that is never counted off",
         "reads of a reaped instance count for ever",
     ),
-    missing(
-        "a check that a tick evicts at the watermark only (I-37)",
-        bug(
-            34,
-            "I-37",
-            "a watermark of what has grown",
-            "while the arena grows, eviction starts at a part of what there is, not of what \
+    bug(
+        34,
+        "I-37",
+        "a watermark of what has grown",
+        "while the arena grows, eviction starts at a part of what there is, not of what \
          there will be",
-        ),
     ),
     missing(
         "more connections that end while a body goes into a reservation",
