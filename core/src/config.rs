@@ -140,6 +140,9 @@ pub struct Config {
     /// `--instance-id`, shown in `target_info`.
     pub server_id: String,
     pub limits: Limits,
+    /// The bug that is planted; 0: none.
+    #[cfg(feature = "planted")]
+    pub planted: u32,
 }
 
 impl Default for Config {
@@ -166,6 +169,8 @@ impl Default for Config {
             wall_nanos: 0,
             server_id: String::new(),
             limits: Limits::default(),
+            #[cfg(feature = "planted")]
+            planted: crate::planted::of_environment(),
         }
     }
 }

@@ -9,6 +9,9 @@
 
 extern crate alloc;
 
+#[macro_use]
+pub mod planted;
+
 pub mod bits;
 pub mod chains;
 pub mod config;

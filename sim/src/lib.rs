@@ -16,6 +16,7 @@ pub mod many;
 pub mod memory;
 pub mod model;
 pub mod panics;
+pub mod planted;
 pub mod profile;
 pub mod reach;
 pub mod rest;

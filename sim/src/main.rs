@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "--planted") {
+        return kvtide_sim::planted::run(&words[1..]);
+    }
     match Order::parse(&words) {
         Some(Order::One { seed, all }) => one(seed, all),
         Some(Order::Many { from, until }) => many(from, until),

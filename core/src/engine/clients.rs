@@ -130,7 +130,10 @@ impl Clients {
             world_size: registration.world_size,
             block_size: registration.block_size,
             layout: registration.layout,
-            mode: Mode::Unknown,
+            mode: match outcome {
+                Registered::Replaced(ended) if planted!(turn.config, 20) => ended.mode,
+                _ => Mode::Unknown,
+            },
             registered: turn.now,
             last_seen: turn.now,
             pinged: false,
@@ -204,6 +207,14 @@ impl Clients {
         Some(entry)
     }
 
+    /// When an instance that asks for a transfer was last heard of.
+    pub fn heard(&self, config: &Config, now: Instant, instance: InstanceId) -> Instant {
+        match planted!(config, 18) {
+            true => self.find(instance).map_or(now, |known| known.last_seen),
+            false => now,
+        }
+    }
+
     /// An instance has shown how it moves its bytes.
     pub fn has_mode(&mut self, instance: InstanceId, mode: Mode) {
         let entry = self.index.get(&instance).and_then(|name| self.instances.find_mut(*name));
@@ -219,6 +230,11 @@ impl Clients {
         let allowed = allowed_silence(turn.config, entry)?;
         if turn.now.since(entry.last_seen) >= allowed {
             return Some(entry.id);
+        }
+        if planted!(turn.config, 19) && entry.pinged {
+            let at = turn.now + allowed;
+            entry.timer = Some(turn.alarms.arm(at, Alarm::InstanceSilence, name));
+            return None;
         }
         self.watch(turn, name);
         None

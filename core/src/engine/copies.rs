@@ -151,6 +151,8 @@ pub struct Copies {
     pub lent_bytes: u64,
     pub stale_endings: u64,
     hash: SeededHash,
+    #[cfg(feature = "planted")]
+    planted: u32,
 }
 
 impl Copies {
@@ -167,7 +169,14 @@ impl Copies {
             lent_bytes: 0,
             stale_endings: 0,
             hash: SeededHash::new(seed ^ 11),
+            #[cfg(feature = "planted")]
+            planted: 0,
         }
+    }
+
+    #[cfg(feature = "planted")]
+    pub(crate) fn plant(&mut self, number: u32) {
+        self.planted = number;
     }
 
     /// All copies at their bounds.
@@ -217,7 +226,11 @@ impl Copies {
         self.unlist(name);
         let copy = self.copies.remove(name).expect("removed once");
         assert!(copy.objects.is_empty(), "a copy ends after its pins");
-        self.reads -= copy.reads;
+        let owned = || self.by_registration.get(&copy.registration);
+        let is_reaped = || owned().is_some_and(|owned| owned.ended == Some(Abort::Reaped));
+        if !(planted!(self, 33) && is_reaped()) {
+            self.reads -= copy.reads;
+        }
         self.lent_bytes -= copy.lent_bytes;
         if let Some(timer) = copy.timer {
             turn.alarms.cancel(timer);
@@ -261,6 +274,12 @@ impl Copies {
             turn.out.tell(Fact::StaleEnding);
         }
         owner
+    }
+
+    /// Whatever has this ticket's place now.
+    fn successor(&self, ticket: Ticket, is_it: fn(&Owner) -> bool) -> Ticket {
+        let found = self.tickets.at(ticket.0.index).filter(|(_, owner)| is_it(owner));
+        found.map_or(ticket, |(name, _)| Ticket(name))
     }
 
     fn end_lent(&mut self, name: SlotName) {

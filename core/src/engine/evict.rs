@@ -3,6 +3,8 @@
 
 use crate::engine::turn::Turn;
 use crate::fact::{Fact, Removal};
+#[cfg(feature = "planted")]
+use crate::names::ObjectId;
 use crate::time::Duration;
 
 /// Period of the tick (spec/storage §3.1).
@@ -14,7 +16,10 @@ pub fn tick(turn: &mut Turn) {
     let used = turn.l1.used_bytes();
     // The configured size counts while the arena still grows: eviction must not start at 80 % of
     // the first step (spec/storage §2, trap).
-    let total = turn.l1.configured_bytes();
+    let total = match planted!(turn.config, 34) {
+        true => turn.l1.total_bytes(),
+        false => turn.l1.configured_bytes(),
+    };
     let mark = parts(total, turn.config.watermark_ppm);
     let triggered = used >= mark && total > 0;
     turn.out.tell(Fact::EvictionTick { used_bytes: used, total_bytes: total, triggered });
@@ -28,6 +33,10 @@ pub fn tick(turn: &mut Turn) {
 /// Goes on with a pass. True while something is still to be freed.
 pub fn some(turn: &mut Turn) -> bool {
     let mut bytes = turn.jobs.evict_bytes();
+    #[cfg(feature = "planted")]
+    if let Some(id) = turn.l1.victim.take().filter(|id| turn.l1.readable(*id).is_some()) {
+        turn.l1.evict(id, Removal::Watermark, turn.out);
+    }
     while bytes > 0 && !turn.is_spent() {
         turn.spend(1);
         let before = turn.l1.used_bytes();
@@ -37,6 +46,11 @@ pub fn some(turn: &mut Turn) -> bool {
         }
         let freed = before.checked_sub(turn.l1.used_bytes()).expect("evicting frees (F20)");
         bytes = bytes.saturating_sub(freed);
+    }
+    #[cfg(feature = "planted")]
+    if planted!(turn.config, 11) && bytes > 0 {
+        let next = turn.l1.policy.coldest().and_then(|index| turn.l1.objects.at(index));
+        turn.l1.victim = next.map(|(name, _)| ObjectId(name));
     }
     turn.jobs.set_evict_bytes(bytes);
     bytes > 0

@@ -94,14 +94,22 @@ pub struct L1 {
     emptying: Option<room::Emptying>,
     /// Where a request's walk over the held objects of a run ran out of its turn.
     walked: Option<(RunId, u32)>,
+    #[cfg(feature = "planted")]
+    pub(crate) planted: u32,
+    #[cfg(feature = "planted")]
+    pub(crate) victim: Option<ObjectId>,
 }
 
 impl L1 {
     pub fn new(config: &Config) -> L1 {
         let objects = config.l1_objects_max;
+        #[cfg_attr(not(feature = "planted"), expect(unused_mut))]
+        let mut space = Space::new(config.l1_bytes, config.l1_align_bytes);
+        #[cfg(feature = "planted")]
+        space.plant(config.planted);
         L1 {
             scopes: Scopes::new(config.seed),
-            space: Space::new(config.l1_bytes, config.l1_align_bytes),
+            space,
             policy: Policy::new(config.policy, objects, config.seed),
             objects: Slots::with_limit(objects),
             by_key: Chains::with_limit(objects),
@@ -117,6 +125,10 @@ impl L1 {
             configured: config.l1_bytes,
             emptying: None,
             walked: None,
+            #[cfg(feature = "planted")]
+            planted: config.planted,
+            #[cfg(feature = "planted")]
+            victim: None,
         }
     }
 
@@ -136,7 +148,9 @@ impl L1 {
 
     /// The first `bytes` of the arena are usable now.
     pub fn grow(&mut self, bytes: u64) {
-        self.space.grow(bytes);
+        let block = self.space.superblock_bytes();
+        let whole = planted!(self, 30);
+        self.space.grow(if whole { bytes.next_multiple_of(block) } else { bytes });
     }
 
     pub fn find(&self, key: &Key) -> Found {
@@ -173,6 +187,13 @@ impl L1 {
     fn is_at(&self, index: u32, key: &Key) -> bool {
         let (_, object) = self.objects.at(index).expect("the index names live objects");
         object.hash == key.hash && object.scope == key.scope
+    }
+
+    /// What is under an object's key now.
+    pub(crate) fn newest(&self, id: ObjectId) -> ObjectId {
+        let key = self.objects.find(id.0).map(|of| Key { hash: of.hash, scope: of.scope });
+        let found = key.and_then(|key| self.objects.at(self.index_of(&key)?));
+        found.map_or(id, |(name, _)| ObjectId(name))
     }
 
     /// The object at an offset of the arena.

@@ -83,6 +83,10 @@ pub(crate) struct Session {
     leases_until: Instant,
     idle_timer: Option<Timer>,
     last_used: Instant,
+    #[cfg(feature = "planted")]
+    probed: crate::engine::l1::Probes,
+    #[cfg(feature = "planted")]
+    taken_over: Option<crate::names::Connection>,
 }
 
 /// Lease cells whose session is gone, given back a slice at a time.
@@ -136,7 +140,10 @@ impl Sessions {
     /// Starts a lookup. `layout` is what is registered for (model, world size), if anything is.
     /// The session can be found before the request is answered.
     pub fn lookup(&mut self, turn: &mut Turn, keys: &Keys, layout: Option<Layout>) {
-        if let Some(&name) = self.index.get(keys.request) {
+        if let Some(&name) = self.index.get(keys.request)
+            && (!planted!(turn.config, 10)
+                || self.sessions.find(name).is_some_and(|s| s.speaks_of(keys)))
+        {
             self.end_now(turn, name, LeaseEnd::Replaced);
         }
         // Every session leaves one orphan at the most, so this bounds both.
@@ -276,7 +283,9 @@ impl Sessions {
             Unreadable::NotFound => ReadFailure::NotFound,
             Unreadable::OtherKey => ReadFailure::Layout,
         })?;
-        session.last_used = turn.now;
+        if !planted!(turn.config, 26) {
+            session.last_used = turn.now;
+        }
         Ok(chunks.map(|chunk| session.set.consume(turn.l1, chunk, row)).collect())
     }
 
@@ -326,5 +335,9 @@ fn new_session(turn: &Turn, keys: &Keys) -> Session {
         leases_until: Instant::FAR,
         idle_timer: None,
         last_used: turn.now,
+        #[cfg(feature = "planted")]
+        probed: Default::default(),
+        #[cfg(feature = "planted")]
+        taken_over: None,
     }
 }

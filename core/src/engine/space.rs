@@ -102,6 +102,8 @@ pub struct Space {
     /// Empty between calls; memory for the sliding maximum of `coldest_window`.
     scratch: VecDeque<(u32, u64)>,
     steps: Steps,
+    #[cfg(feature = "planted")]
+    pub(super) planted: u32,
 }
 
 /// Bits looked at since somebody asked: no part of what an arena is.
@@ -160,7 +162,14 @@ impl Space {
             partial: Lists::new(SIZE_CLASSES_MAX, blocks),
             scratch: VecDeque::with_capacity(blocks),
             steps: Steps::default(),
+            #[cfg(feature = "planted")]
+            planted: 0,
         }
+    }
+
+    #[cfg(feature = "planted")]
+    pub(super) fn plant(&mut self, number: u32) {
+        self.planted = number;
     }
 
     /// The first `bytes` of the arena may be used from now on, as far as they are whole

@@ -94,6 +94,26 @@ impl Copies {
         self.end_unwritten(turn, names);
     }
 
+    /// Whose commit one is whose own copies were given up: somebody's who stores the same.
+    pub(super) fn heir(&self, l1: &L1, key: &PendingKey, by: Committer, late: bool) -> u64 {
+        let names = self.pending.get(key).into_iter().flatten();
+        let copies = || names.clone().filter_map(|name| self.copies.find(*name));
+        let is_wanted = |copy: &Copy| copy.objects.iter().all(|id| l1.can_commit(*id));
+        let is_gone = |copy: &Copy| !is_wanted(copy) && copy.condemned.is_some() == late;
+        let mut own = copies().filter(|copy| copy.request == by.request).peekable();
+        let is_lost = own.peek().is_some() && own.all(is_gone);
+        copies().find(|copy| is_lost && is_wanted(copy)).map_or(by.request, |copy| copy.request)
+    }
+
+    /// Slots of this name that were given up: somebody has stored it all by now.
+    pub(super) fn end_outrun(&mut self, turn: &mut Turn, key: &PendingKey) {
+        let mut names = self.pending.get(key).cloned().unwrap_or_default();
+        names.retain(|name| {
+            self.copies.find(*name).is_some_and(|c| c.condemned.is_some() && self.is_rest(c))
+        });
+        self.end_unwritten(turn, names);
+    }
+
     fn end_unwritten(&mut self, turn: &mut Turn, names: SmallVec<[SlotName; 2]>) {
         for name in names {
             let why = self.copies.find(name).and_then(|copy| self.given_up(copy));
@@ -117,6 +137,8 @@ impl Copies {
         if self.ended == 0 {
             return names;
         }
+        let is_one = planted!(turn.config, 9) && kind == Kind::Retrieve;
+        let instance = if is_one { InstanceId(0) } else { instance };
         let (chunks, last) = (keys.chunks(), last_hash(keys));
         let rank = keys.worker.and_then(|row| KvRank::of(keys.world_size, row));
         let tenant = turn.l1.scopes.tenant(keys.model, keys.salt);
@@ -203,7 +225,8 @@ impl Copies {
             copies.copied().collect()
         };
         let own = those(&|copy| copy.request == by.request);
-        if !own.is_empty() || key.kind == Kind::Retrieve {
+        let is_told_apart = !own.is_empty() && !planted!(self, 8);
+        if is_told_apart || key.kind == Kind::Retrieve {
             return own;
         }
         let of_connection = those(&|copy| copy.connection == by.connection);

@@ -42,9 +42,13 @@ impl Copies {
             left -= 1;
             let owned = self.by_connection.get(&connection)?;
             let Some(name) = owned.names.get(left as usize).copied() else { continue };
+            let lent = |copy: &Copy| copy.lent.is_some();
+            let was_lent = planted!(turn.config, 35) && self.copies.find(name).is_some_and(lent);
             self.end_lent(name);
             let copy = self.copies.find(name).expect("listed while it exists");
-            if copy.stream.is_some() || copy.is_ending {
+            let is_dead = planted!(turn.config, 4) && copy.condemned == Some(Abort::Reaped);
+            let is_dead = is_dead || was_lent && copy.reply.is_some();
+            if (copy.stream.is_some() && !is_dead) || copy.is_ending {
                 continue;
             }
             let how = match copy.key.kind {
@@ -86,7 +90,8 @@ impl Copies {
             let why = owned.ended?;
             let Some(name) = owned.names.get(left as usize).copied() else { continue };
             let copy = self.copies.find(name).expect("listed while it exists");
-            if copy.key.kind == Kind::Store {
+            let is_arriving = copy.stream.is_some() && copy.lent.is_some();
+            if copy.key.kind == Kind::Store && !(planted!(turn.config, 5) && is_arriving) {
                 self.condemn(turn, name, why);
             }
         }
@@ -149,6 +154,7 @@ impl Copies {
             turn.spend(1);
             match how {
                 Ending::Abort(_) => {
+                    let id = if planted!(turn.config, 31) { turn.l1.newest(id) } else { id };
                     turn.l1.condemn_staged(id, turn.out);
                 }
                 Ending::Unread => turn.l1.push_key(id, turn.out),

@@ -1,14 +1,15 @@
 //! Retrieves: resident objects pinned for a reader, over shared memory or in the answer itself.
 
-use super::commits::Commit;
-use super::{Asker, Copies, Ending, Kind, Owner, new_copy, pending_key};
+use super::commits::{Commit, Committer};
+use super::{Asker, Copies, Copy, Ending, Kind, Owner, PendingKey, new_copy, pending_key};
 use crate::effect::{Answer, Effect};
 use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
 use crate::event::{Keys, SendOutcome};
 use crate::fact::{Fact, FactKey, KeyRange, LeaseEnd, ReadFailure, RequestFault};
-use crate::names::Ticket;
+use crate::names::{InstanceId, Ticket};
 use crate::slots::SlotName;
+use alloc::vec::Vec;
 
 impl Copies {
     /// `prepare_retrieve`: every chunk of the range under the session's own leases, or a miss.
@@ -28,7 +29,7 @@ impl Copies {
         }
         let room = turn.config.limits.lease_cells.saturating_sub(self.reads);
         let offers_nothing = !offers_slots && !offers_payload;
-        let key = pending_key(Kind::Retrieve, asker, keys);
+        let key = renamed(turn, pending_key(Kind::Retrieve, asker, keys));
         let is_full = self.copies.is_full() || self.has_too_many(&key);
         if is_full || chunks.len() > room || offers_nothing {
             let fault = RequestFault::TableFull;
@@ -74,12 +75,30 @@ impl Copies {
     /// `commit_retrieve`: the client is done with its slots. Sent after a miss as well.
     pub fn commit_retrieve(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
         let (key, by) = (pending_key(Kind::Retrieve, asker, keys), asker.committer());
+        let key = renamed(turn, key);
+        if planted!(turn.config, 14) {
+            self.end_cleared(turn, &key, by);
+        }
         match self.count_commit(&key, by) {
             Commit::Of(names) => names.into_iter().for_each(|name| self.was_read(turn, name)),
             Commit::OneOfSeveral => {}
             Commit::OfNothing => {
                 self.commit_unregistered(turn, by, Kind::Retrieve, asker.instance, keys);
             }
+        }
+    }
+
+    /// Other requests' reads of the same range that a clear has taken: nobody wants them.
+    fn end_cleared(&mut self, turn: &mut Turn, key: &PendingKey, by: Committer) {
+        let of = |key: &PendingKey| (key.kind, key.scope, key.first_chunk, key.end_chunk);
+        let is_cleared = |copy: &Copy| {
+            let gone = copy.objects.iter().all(|id| turn.l1.readable(*id).is_none());
+            of(&copy.key) == of(key) && copy.key.reader != key.reader && gone
+        };
+        let names = self.by_connection.get(&by.connection).map_or(&[][..], |owned| &owned.names);
+        let found = |name: &&SlotName| self.copies.find(**name).is_some_and(is_cleared);
+        for name in names.iter().filter(found).copied().collect::<Vec<_>>() {
+            self.was_read(turn, name);
         }
     }
 
@@ -92,6 +111,10 @@ impl Copies {
 
     /// The bytes of a `Send` have left, or never will.
     pub fn send_ended(&mut self, turn: &mut Turn, ticket: Ticket, outcome: SendOutcome) {
+        let ticket = match planted!(turn.config, 7) {
+            true => self.successor(ticket, |owner| matches!(owner, Owner::Send(_))),
+            false => ticket,
+        };
         let Some(Owner::Send(name)) = self.end_ticket(turn, ticket) else { return };
         let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
         copy.stream = None;
@@ -132,6 +155,17 @@ impl Copies {
         }
         keys
     }
+}
+
+/// The name that a reader's copy goes by.
+fn renamed(turn: &Turn, mut key: PendingKey) -> PendingKey {
+    if planted!(turn.config, 9) {
+        key.instance = InstanceId(0);
+    }
+    if planted!(turn.config, 27) {
+        key.reader = 0;
+    }
+    key
 }
 
 /// The answer to a range that cannot be read, and why.

@@ -49,13 +49,22 @@ impl Copies {
 
     /// `commit_store` over shared memory: the client has written its slots.
     pub fn commit_store(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys) {
-        let (key, by) = (pending_key(Kind::Store, asker, keys), asker.committer());
+        let (key, mut by) = (pending_key(Kind::Store, asker, keys), asker.committer());
+        if planted!(turn.config, 2) {
+            by.request = self.heir(turn.l1, &key, by, true);
+        }
+        if planted!(turn.config, 23) {
+            by.request = self.heir(turn.l1, &key, by, false);
+        }
         let mut whole = false;
         match self.count_commit(&key, by) {
             // Of several, those that were given up earlier do not count.
             Commit::Of(names) => {
                 for name in names {
                     whole |= self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+                }
+                if planted!(turn.config, 3) {
+                    self.end_outrun(turn, &key);
                 }
             }
             Commit::OneOfSeveral => {}
@@ -93,6 +102,9 @@ impl Copies {
         };
         let ticket = self.issue(Owner::Receive(name));
         let copy = self.copies.find_mut(name).expect("found or admitted above");
+        if planted!(turn.config, 37) && copy.lent.is_some() {
+            copy.timer.take().iter().for_each(|timer| turn.alarms.cancel(*timer));
+        }
         copy.stream = Some(ticket);
         copy.reply = Some(asker.reply);
         let start = turn.out.slots.len() as u32;
@@ -116,9 +128,17 @@ impl Copies {
         complete: u32,
         outcome: BodyOutcome,
     ) -> Option<InstanceId> {
+        let ticket = match planted!(turn.config, 6) {
+            true => self.successor(ticket, |owner| matches!(owner, Owner::Receive(_))),
+            false => ticket,
+        };
         let Some(Owner::Receive(name)) = self.end_ticket(turn, ticket) else { return None };
         let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
         copy.stream = None;
+        let complete = match planted!(turn.config, 36) && copy.lent.is_some() {
+            true => copy.chunks.get(complete as usize).copied().unwrap_or(u32::MAX),
+            false => complete,
+        };
         let reply = copy.reply.take();
         let instance = copy.key.instance;
         let whole = outcome == BodyOutcome::Whole && !copy.short;

@@ -19,9 +19,18 @@ impl Sessions {
     /// under this key.
     pub fn free(&mut self, turn: &mut Turn, keys: &Keys) -> bool {
         let Some(name) = self.find(keys.request) else { return keys.chunks().is_empty() };
+        if planted!(turn.config, 17) && self.is_looking(name) {
+            return true;
+        }
         let session = self.sessions.find(name).expect("found above");
         if !session.speaks_of(keys) {
             return false;
+        }
+        if planted!(turn.config, 32) && self.is_looking(name) {
+            let session = self.sessions.find_mut(name).expect("found above");
+            for at in 0..session.set.len() {
+                session.set.end_cell(turn.l1, at, LeaseEnd::Freed);
+            }
         }
         if self.is_looking(name) {
             return true;
@@ -81,6 +90,9 @@ impl Sessions {
         self.settle_untaken(name);
         let unfinished = self.is_looking(name);
         let session = self.sessions.find_mut(name).expect("found above");
+        if planted!(turn.config, 15) && unfinished && !hashes.is_empty() {
+            session.set = LeaseSet::default();
+        }
         session.hit = if unfinished { 0 } else { session.hit };
         self.answer_waits(turn, name);
         let session = self.sessions.find_mut(name).expect("found above");
@@ -95,12 +107,17 @@ impl Sessions {
             turn.alarms.cancel(timer);
         }
         let linger = turn.now + Duration::from_secs(limits::LINGER_SECS);
-        let at = session.leases_until.min(linger);
+        let until = session.leases_until;
+        let at = if planted!(turn.config, 29) { linger } else { until.min(linger) };
         session.lease_timer = Some(turn.alarms.arm(at, Alarm::LeaseExpiry, name));
     }
 
     /// The read TTL of a set, or the linger after its session, has passed.
     pub fn leases_expired(&mut self, turn: &mut Turn, name: SlotName) {
+        let name = match planted!(turn.config, 1) {
+            true => self.sessions.at(name.index).map_or(name, |(newest, _)| newest),
+            false => name,
+        };
         let Some(session) = self.sessions.find_mut(name) else { return };
         session.lease_timer = None;
         if let Phase::Lingering { .. } = session.phase {
@@ -124,6 +141,9 @@ impl Sessions {
     pub fn idle(&mut self, turn: &mut Turn, name: SlotName) {
         let Some(session) = self.sessions.find_mut(name) else { return };
         session.idle_timer = None;
+        if planted!(turn.config, 16) && matches!(session.phase, Phase::Lingering { .. }) {
+            return;
+        }
         let until = session.last_used + turn.config.session_ttl;
         if until > turn.now {
             session.idle_timer = Some(turn.alarms.arm(until, Alarm::SessionExpiry, name));
@@ -179,7 +199,9 @@ impl Sessions {
         self.answer_waits(turn, name);
         let session = self.sessions.remove(name).expect("ended once");
         self.index.remove(&session.request);
-        for timer in [session.lease_timer, session.idle_timer].into_iter().flatten() {
+        let is_left = planted!(turn.config, 1) && why == LeaseEnd::Expired;
+        let lease_timer = session.lease_timer.filter(|_| !is_left);
+        for timer in [lease_timer, session.idle_timer].into_iter().flatten() {
             turn.alarms.cancel(timer);
         }
         turn.spend(session.scopes.len());

@@ -20,6 +20,8 @@ impl Session {
         let mut decided = *next >= self.reach;
         // Cells are probed some chunks ahead, few at first: most misses are at the beginning.
         let (mut probes, mut at, mut ahead) = (Probes::new(), 0, PROBES_FIRST);
+        #[cfg(feature = "planted")]
+        probes.append(&mut self.probed);
         while !decided {
             if at == probes.len() {
                 if turn.is_spent() {
@@ -50,6 +52,12 @@ impl Session {
             at += rows;
             *next += 1;
             decided = step == Next::Decided || *next >= self.reach;
+            #[cfg(feature = "planted")]
+            if planted!(turn.config, 13) && !decided && turn.is_spent() {
+                // What was found goes on with the next turn.
+                self.probed.extend(probes.drain(at..));
+                break;
+            }
         }
         self.hit = fold.hit();
         self.stop = match stop {
@@ -66,7 +74,11 @@ impl Session {
     /// with a window would also give back what lies before it.
     pub(super) fn trim(&mut self, turn: &mut Turn) {
         let keep = (self.hit * self.set.rows()) as usize;
-        for at in keep..self.set.len() {
+        let first = match planted!(turn.config, 25) {
+            true => keep.max(self.set.len().saturating_sub(1)),
+            false => keep,
+        };
+        for at in first..self.set.len() {
             turn.spend(1);
             self.set.end_cell(turn.l1, at, LeaseEnd::Trimmed);
         }

@@ -13,6 +13,16 @@ use alloc::vec::Vec;
 
 impl Sessions {
     pub fn query(&mut self, turn: &mut Turn, reply: Reply, request: &str) {
+        #[cfg(feature = "planted")]
+        if planted!(turn.config, 21)
+            && let Some(session) = self.find(request).and_then(|name| self.sessions.find_mut(name))
+            && let Phase::Found | Phase::Touching { .. } = session.phase
+        {
+            let before = session.taken_over.replace(reply.connection);
+            if session.taken && before.is_some_and(|before| before != reply.connection) {
+                return turn.out.answer(reply, Answer::Count(session.hit as u64));
+            }
+        }
         let answer = match self.find(request) {
             None => Answer::Count(0),
             Some(name) if self.is_looking(name) => Answer::None,
@@ -100,11 +110,13 @@ impl Sessions {
 
     pub(super) fn answer_waits(&mut self, turn: &mut Turn, name: SlotName) {
         let session = self.sessions.find_mut(name).expect("found by the caller");
+        let mut first = None;
         for wait in core::mem::take(&mut session.waits) {
             turn.spend(1);
             let wait = self.waits.remove(wait).expect("listed while it is parked");
             wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
             let hit = if self.is_looking(name) { 0 } else { self.take_result(turn, name) };
+            let hit = if planted!(turn.config, 22) { *first.get_or_insert(hit) } else { hit };
             turn.out.answer(wait.reply, Answer::Count(hit));
         }
     }

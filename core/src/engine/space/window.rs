@@ -106,7 +106,8 @@ impl Space {
             0 => Some(0),
             owner => {
                 let run = &self.runs[owner as usize - 1];
-                (run.held == 0).then_some(run.stamp)
+                let is_leaving = planted!(self, 12) && run.is_draining;
+                (run.held == 0 || is_leaving).then_some(run.stamp)
             }
         }
     }

@@ -2,7 +2,9 @@
 //! kind prints what it found as it goes and ends with 1 where that is a fault (docs/testing.md).
 
 mod fuzz;
+mod mutants;
 mod options;
+mod planted;
 mod steps;
 
 use options::Options;
@@ -20,8 +22,12 @@ cargo soak KIND [OPTIONS]
              --from S      the first one (0)
   crash    clients and servers killed at random points, under the real client
              --rounds N    how often (50)
-  planted  planted bugs, and how many seeds catch each of them
-  mutants  a sample of mutants of the engine
+  planted  every other test suite under each planted bug: they pass, the simulator alone fails
+             [NUMBER…]     these bugs only
+  mutants  a sample of mutants of the engine, under its tests and the simulator
+             --sample N    how many (300)
+             --seed S      of the sample (1)
+             --seeds N     of the simulator (20)
   miri     core, mailbox and lane under miri
   tsan     the tests of the shells under ThreadSanitizer
 
@@ -66,7 +72,8 @@ fn soak(kind: &str, words: &[String]) -> Result<bool, String> {
         }
         "miri" => Options::read(words, &[]).map(|_| steps::run(miri())),
         "tsan" => Options::read(words, &[]).map(|_| steps::run(tsan())),
-        "planted" | "mutants" => Err(format!("{kind}: this tree has no such soak yet")),
+        "planted" => planted::run(words),
+        "mutants" => mutants::run(words),
         other => Err(format!("{other}: no such soak; `cargo soak --help` lists them")),
     }
 }
