@@ -116,6 +116,8 @@ fn settings(config: &Config) -> [(u64, u64); 25] {
         wall_nanos: _,
         server_id: _,
         limits,
+        #[cfg(feature = "planted")]
+            planted: _,
     } = config;
     let Limits { work_units, sessions, lease_cells, instances, told, tickets, waits, lent_ppm } =
         *limits;
