@@ -204,13 +204,14 @@ impl<'a> Judge<'a> {
         let Some(write) = write.filter(is_lent) else {
             return self.fault(Rule::NeverLent, history, op, about);
         };
-        if write.commit_began.is_none_or(|commit| commit > read_at) {
+        // What was lent had been committed by then, not only by the time it was read.
+        let answered = op.prepared.unwrap_or(read_at);
+        if write.commit_began.is_none_or(|commit| commit > answered) {
             return self.fault(Rule::Uncommitted, history, op, about);
         }
         if write.ok == Some(false) {
             return self.fault(Rule::Refused, history, op, about);
         }
-        let answered = op.prepared.unwrap_or(read_at);
         let by = self.servers(op.began, answered);
         let by: Vec<usize> = by.filter(|server| self.was_stored_at(write, *server)).collect();
         let Some(server) = by.first() else {

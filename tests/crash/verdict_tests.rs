@@ -79,6 +79,10 @@ fn i7_bytes_before_their_commit_are_seen() {
     let early = run(WRITER, &late, ALWAYS);
     // Read at 16, committed at 33; and a lookup at 12 cannot have found them either.
     assert_eq!(rules(&early), [Rule::Uncommitted, Rule::UnexplainedHit]);
+    // Committed at 45 and read at 46 is too late as well: at 44 the reader was lent the slots.
+    let slow = WRITER.replace("\"t\":33", "\"t\":45").replace("\"t\":35", "\"t\":47");
+    let lent = READER.replace("\"t\":45", "\"t\":44");
+    assert_eq!(rules(&run(&slow, &lent, ALWAYS)), [Rule::Uncommitted, Rule::UnexplainedHit]);
     // A writer that was killed before it said that its slots are written.
     let killed: String = WRITER.lines().take(6).map(|line| line.to_owned() + "\n").collect();
     let killed = run(&killed, READER, ALWAYS);
