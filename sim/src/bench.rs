@@ -235,7 +235,7 @@ impl Bench {
         let turn = Turn { is_working, is_spent: self.engine.work().is_spent() };
         self.learn_scopes(input, out);
         let news = self.news(out)?;
-        self.hear_leases(out, is_working)?;
+        self.hear_leases(out)?;
         self.hear_gauges(input, out)?;
         self.count(input, out);
         self.model.at(now, turn);

@@ -27,6 +27,7 @@ use crate::slots::{SlotName, Slots};
 use crate::time::Instant;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use ends::{Begun, tell_begun};
 use smallvec::SmallVec;
 
 #[derive(Clone, Debug)]
@@ -246,9 +247,12 @@ impl Sessions {
         while *left > 0 && !turn.is_spent() {
             *left -= 1;
             turn.spend(1);
-            let object = session.set.cells()[*left].object;
-            turn.l1.touch(object);
-            turn.l1.push_key(object, turn.out);
+            let cell = session.set.cells()[*left];
+            // What somebody has come for already was told of then.
+            if cell.left == session.readers {
+                turn.l1.touch(cell.object);
+                turn.l1.push_key(cell.object, turn.out);
+            }
         }
         let done = *left == 0;
         let keys = turn.out.keys_since(mark);
@@ -286,7 +290,18 @@ impl Sessions {
         if !planted!(turn.config, 26) {
             session.last_used = turn.now;
         }
-        Ok(chunks.map(|chunk| session.set.consume(turn.l1, chunk, row)).collect())
+        let mut begun = Begun::new();
+        let untold = session.untold();
+        let objects = chunks.map(|chunk| {
+            let at = (chunk * session.set.rows() + row) as usize;
+            let is_first = at < untold && session.set.is_untouched(at, session.readers);
+            let object = session.set.consume(turn.l1, chunk, row);
+            begun.extend(is_first.then_some(object));
+            object
+        });
+        let objects = objects.collect();
+        tell_begun(turn, &begun, session.readers);
+        Ok(objects)
     }
 
     fn find(&self, request: &str) -> Option<SlotName> {

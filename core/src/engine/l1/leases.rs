@@ -110,6 +110,11 @@ impl LeaseSet {
         l1.totals.lease_units_ended[why as usize] += units;
     }
 
+    /// Whether all of a cell's readers are still to come.
+    pub fn is_untouched(&self, at: usize, readers: u16) -> bool {
+        self.cells.get(at).is_some_and(|cell| cell.left == readers)
+    }
+
     fn cell(&self, chunk: u32, row: u32) -> Option<&Cell> {
         self.cells.get((chunk as u64 * self.rows as u64 + row as u64) as usize)
     }

@@ -14,6 +14,24 @@ use crate::slots::SlotName;
 use crate::time::Duration;
 use smallvec::SmallVec;
 
+/// Leases that end, or are read, before their lookup has come to telling of them.
+pub(super) type Begun = SmallVec<[ObjectId; 8]>;
+
+/// Tells that these leases have begun, now that something happens to them: later their objects may
+/// be gone (I-49, I-52).
+pub(super) fn tell_begun(turn: &mut Turn, begun: &Begun, readers: u16) {
+    let mark = turn.out.mark();
+    for object in begun {
+        turn.l1.touch(*object);
+        turn.l1.push_key(*object, turn.out);
+    }
+    let keys = turn.out.keys_since(mark);
+    if !keys.is_empty() {
+        turn.out.tell(Fact::ReadReserved { keys, readers });
+        turn.out.tell(Fact::Accessed { keys });
+    }
+}
+
 impl Sessions {
     /// Gives back what is left of whole chunks in a range. False where the request holds nothing
     /// under this key.
@@ -53,8 +71,9 @@ impl Sessions {
     /// Goes on giving back the ranges that were asked for. True when there is none left.
     pub fn free_some(&mut self, turn: &mut Turn, name: SlotName) -> bool {
         let Some(session) = self.sessions.find_mut(name) else { return true };
-        let rows = session.set.rows();
+        let (rows, readers, untold) = (session.set.rows(), session.readers, session.untold());
         let mark = turn.out.mark();
+        let mut begun = Begun::new();
         while let Some((chunk, end)) = session.frees.last_mut() {
             if turn.is_spent() {
                 break;
@@ -62,8 +81,10 @@ impl Sessions {
             for row in 0..rows {
                 turn.spend(1);
                 let at = (*chunk * rows + row) as usize;
+                let is_first = at < untold && session.set.is_untouched(at, readers);
                 if let Some(object) = session.set.end_cell(turn.l1, at, LeaseEnd::Freed) {
                     turn.l1.push_key(object, turn.out);
+                    begun.extend(is_first.then_some(object));
                 }
             }
             *chunk += 1;
@@ -72,6 +93,7 @@ impl Sessions {
             }
         }
         let keys = turn.out.keys_since(mark);
+        tell_begun(turn, &begun, readers);
         if !keys.is_empty() {
             turn.out.tell(Fact::ReadFinished { keys, why: LeaseEnd::Freed });
         }
@@ -156,27 +178,18 @@ impl Sessions {
     pub fn end_orphan(&mut self, turn: &mut Turn, name: SlotName) -> bool {
         let Some(orphan) = self.orphans.find_mut(name) else { return true };
         let mark = turn.out.mark();
-        let mut late: SmallVec<[ObjectId; 8]> = SmallVec::new();
         while orphan.next < orphan.set.len() && !turn.is_spent() {
             turn.spend(1);
-            let cell = orphan.set.cells()[orphan.next];
-            let is_told = orphan.next >= orphan.untold;
-            // Some of it was read or freed, and so its end told, before its beginning was.
-            let is_late = !is_told && cell.left < orphan.readers;
-            late.extend(is_late.then_some(cell.object));
+            // Nobody was told that it begins, nor that it ends.
+            let is_told = orphan.next >= orphan.untold
+                || !orphan.set.is_untouched(orphan.next, orphan.readers);
             let ended = orphan.set.end_cell(turn.l1, orphan.next, orphan.why);
-            if let Some(object) = ended.filter(|_| is_told || is_late) {
+            if let Some(object) = ended.filter(|_| is_told) {
                 turn.l1.push_key(object, turn.out);
             }
             orphan.next += 1;
         }
         let keys = turn.out.keys_since(mark);
-        let mark = turn.out.mark();
-        late.iter().for_each(|object| turn.l1.push_key(*object, turn.out));
-        let late = turn.out.keys_since(mark);
-        if !late.is_empty() {
-            turn.out.tell(Fact::ReadReserved { keys: late, readers: orphan.readers });
-        }
         if !keys.is_empty() {
             turn.out.tell(Fact::ReadFinished { keys, why: orphan.why });
         }
