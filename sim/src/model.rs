@@ -266,6 +266,10 @@ impl Model {
         self.grown = self.grown.max(bytes);
     }
 
+    pub fn has_grown_to(&self, end: u64) -> bool {
+        end <= self.grown
+    }
+
     /// Takes in what went away. Before the answers of the same event are judged. `asked` is the
     /// range that the event is about: a store keeps what is there of it.
     pub fn hear(&mut self, news: &News, asked: Option<&Range>) -> Verdict {

@@ -9,7 +9,9 @@ mod clients;
 mod faults;
 mod heal;
 mod restart;
+mod rush;
 mod streams;
+mod twins;
 
 use crate::bench::{Bench, Lent, Seen};
 use crate::calls::Call;
@@ -113,6 +115,10 @@ pub(crate) enum Action {
     },
     Grow,
     Fault,
+    ForcedClear,
+    Crash {
+        process: ProcessId,
+    },
 }
 
 struct Planned {
@@ -164,6 +170,8 @@ pub struct World {
     /// How often another server has taken the place of the first.
     restarts: u32,
     is_healing: bool,
+    /// What is sent arrives at once.
+    is_rushing: bool,
     pub tally: Tally,
     /// For the record: the requests that streams were opened for, and what was done.
     opened_for: BTreeMap<Ticket, Reply>,
@@ -196,6 +204,7 @@ impl World {
             grown_at: Instant::ZERO,
             restarts: 0,
             is_healing: false,
+            is_rushing: false,
             tally: Tally::default(),
             opened_for: BTreeMap::new(),
             deeds: None,
@@ -229,6 +238,9 @@ impl World {
 
     /// Does whatever comes next: a planned action, or a tick that is due.
     fn step(&mut self) -> Step {
+        if self.is_rushed() {
+            return self.rush();
+        }
         let next = self.queue.peek().map(|Reverse(planned)| planned.at);
         let due = self.bench.engine().deadline().map(|(at, _)| at);
         let tick_first = match (next, due) {
@@ -305,6 +317,8 @@ impl World {
             }
             Action::Grow => self.grow(),
             Action::Fault => self.fault(),
+            Action::ForcedClear => self.forced_clear(),
+            Action::Crash { process } => self.crash(process),
         }
     }
 
@@ -439,7 +453,7 @@ impl World {
             self.bench.reach.met(State::GrowthLate);
         }
         self.grown_at = self.now;
-        self.grown = (self.grown + (1 << 20)).min(most);
+        self.grown = (self.grown + self.profile.grow_step_bytes).min(most);
         if self.grown < most {
             self.plan(self.profile.grow_gap, Action::Grow);
         } else if most < total {
@@ -464,6 +478,9 @@ impl World {
     }
 
     fn latency(&mut self) -> Duration {
+        if self.is_rushing {
+            return Duration::ZERO;
+        }
         Duration::from_nanos(self.rng.below(self.profile.latency.as_nanos() as u64 + 1))
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct Request {
     /// Which server it began at, and which one told it what it hits.
     pub server: u32,
     pub told_by: u32,
+    /// Another one with the same prompt.
+    pub twin: Option<RequestNumber>,
 }
 
 impl World {
@@ -156,8 +158,23 @@ impl World {
         if self.queue.len() > PLANNED_MAX {
             return;
         }
+        self.begin_some(group);
+    }
+
+    /// A request, or two of a kind.
+    pub(super) fn begin_some(&mut self, group: usize) {
         let chunks = 1 + self.rng.below(self.profile.chunks_max);
         let number = self.rng.below(self.profile.documents);
+        let first = self.begin_request(group, number, chunks);
+        if self.chance(self.profile.faults.twins) {
+            self.tally.came("two of one prompt");
+            let second = self.begin_request(group, number, chunks);
+            self.requests[first.0].twin = Some(second);
+            self.requests[second.0].twin = Some(first);
+        }
+    }
+
+    fn begin_request(&mut self, group: usize, number: u64, chunks: u64) -> RequestNumber {
         self.groups[group].begun += 1;
         let begun = self.groups[group].begun;
         let reused = self.chance(self.profile.faults.reuse);
@@ -193,8 +210,10 @@ impl World {
             reads: 0,
             server: self.restarts,
             told_by: self.restarts,
+            twin: None,
         });
         self.send(scheduler, call, Then::LookedUp(request));
+        request
     }
 
     /// An answer has come to its process.
@@ -275,7 +294,10 @@ impl World {
         if hit > 0 && self.processes[self.groups[entry.group].scheduler.0].speaks_bytes {
             self.bench.reach.met(State::HitInBytes);
         }
-        let local = self.rng.below(hit as u64 * 2 + 1).saturating_sub(hit as u64) as u32;
+        let local = match self.requests[request.0].twin {
+            Some(_) => 0,
+            None => self.rng.below(hit as u64 * 2 + 1).saturating_sub(hit as u64) as u32,
+        };
         self.requests[request.0].local = local;
         let group = self.requests[request.0].group;
         let scheduler = self.groups[group].scheduler;
@@ -358,7 +380,10 @@ impl World {
         if from >= chunks {
             return;
         }
-        let end = from + 1 + self.rng.below((chunks - from) as u64) as u32;
+        let end = match self.requests[request.0].twin {
+            Some(_) => chunks,
+            None => from + 1 + self.rng.below((chunks - from) as u64) as u32,
+        };
         let part = range.part(rank, from, end);
         let call = Call::PrepareStore { instance, range: part };
         self.send(process, call, Then::Store);

@@ -80,6 +80,7 @@ impl World {
             has_slept: false,
         };
         self.holdings.insert(self.holdings_made, holding);
+        self.clear_between(reply, call);
         let latency = self.latency();
         self.plan_in(latency, Action::Work { holding: self.holdings_made });
     }
@@ -314,6 +315,12 @@ impl World {
         }
     }
 
+    /// Processes with a body or an answer on its way.
+    pub(super) fn flowing(&self) -> impl Iterator<Item = usize> {
+        let open = self.streams.values().filter(|stream| self.is_open(stream.connection));
+        open.map(|stream| stream.connection.0.index as usize)
+    }
+
     /// Ends what still flows over a connection that is about to end, or has just ended.
     pub(super) fn hurry_streams(&mut self, connection: Connection) {
         let tickets: Vec<Ticket> = self
@@ -323,7 +330,9 @@ impl World {
             .map(|(ticket, _)| *ticket)
             .collect();
         for ticket in tickets {
-            self.plan(self.profile.latency, Action::Flow { ticket });
+            let trails = self.chance(self.profile.faults.trailing);
+            let most = if trails { Duration::from_secs(2) } else { self.profile.latency };
+            self.plan(most, Action::Flow { ticket });
         }
     }
 }
