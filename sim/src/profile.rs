@@ -43,6 +43,8 @@ pub struct Faults {
     pub lie: u64,
     /// A session is ended before its workers have begun to read.
     pub early_end: u64,
+    /// Workers read one after the other, each when the session would soon be forgotten.
+    pub dawdle: u64,
     /// The server is gone, and another one is there; a chance per event.
     pub restart: u64,
     /// A client comes back without a word to the server about who it is.
@@ -149,6 +151,7 @@ impl Faults {
             stop: 0,
             lie: 0,
             early_end: 0,
+            dawdle: 0,
             restart: 0,
             unknown_return: 0,
             damage: 0,
@@ -191,6 +194,7 @@ impl Faults {
             twins: draw(400_000),
             trailing: draw(1_000_000),
             foreign: draw(200_000),
+            dawdle: draw(200_000),
         }
     }
 }
@@ -217,6 +221,8 @@ fn draw_config(seed: u64, rng: &mut Rng) -> Config {
     let reap_after = [0, 30, 60][rng.below(3) as usize];
     // Some writers are given more time than they may be silent for.
     let write_ttl = (1 + rng.below(20)) * if reap_after > 0 && seed % 4 == 3 { 5 } else { 1 };
+    let longest = [3, 20, 20][rng.below(3) as usize];
+    let session_ttl = 1 + rng.below(longest);
     let algorithms = [HashAlgorithm::Blake3, HashAlgorithm::Sha256Cbor];
     Config {
         chunk_size: 1 + rng.below(8) as u32,
@@ -230,7 +236,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> Config {
         ratio_ppm: [10_000, 200_000, 1_000_000][rng.below(3) as usize],
         write_ttl: Duration::from_secs(write_ttl),
         read_ttl: Duration::from_secs(1 + rng.below(10)),
-        session_ttl: Duration::from_secs(1 + rng.below(20)),
+        session_ttl: Duration::from_secs(session_ttl),
         reap_after: Duration::from_secs(reap_after),
         registration_grace: Duration::from_secs(reap_after.max(20 + rng.below(100))),
         seed,

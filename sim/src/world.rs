@@ -7,6 +7,7 @@
 mod bytes;
 mod clients;
 mod faults;
+mod growth;
 mod heal;
 mod restart;
 mod rush;
@@ -32,6 +33,7 @@ use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
 use streams::{Holding, Stream};
 
 pub(crate) type Step = Result<(), String>;
@@ -56,6 +58,8 @@ pub(crate) enum Then {
     Store,
     /// A writer has committed the slots that it was lent for this request.
     Committed(Reply),
+    /// It does so under another request's id than this, its own.
+    CommittedAs(Reply, Rc<str>),
     /// A reader is done with them.
     HasRead(Reply),
     /// A commit that should come to nothing.
@@ -362,10 +366,13 @@ impl World {
     }
 
     /// The server has understood a request.
-    fn ask(&mut self, connection: Connection, call: Call, then: Then) -> Step {
+    fn ask(&mut self, connection: Connection, mut call: Call, then: Then) -> Step {
+        if let Then::CommittedAs(_, own) = &then {
+            self.sign(connection, &mut call, own);
+        }
         let sense = match then {
             Then::Stray | Then::Lied(_) => Sense::Stray,
-            Then::Committed(of) | Then::HasRead(of) => Sense::Commit(of),
+            Then::Committed(of) | Then::CommittedAs(of, _) | Then::HasRead(of) => Sense::Commit(of),
             _ => Sense::Plain,
         };
         // A liar that happens to name what it was lent lies about its own bytes.
@@ -445,23 +452,6 @@ impl World {
         self.plan_at(at, Action::Return { connection, call, then, answer });
     }
 
-    fn grow(&mut self) -> Step {
-        let total = self.profile.config.l1_bytes;
-        let most = self.profile.grown_bytes_max;
-        if self.grown > 0 && self.now >= self.grown_at + LATE_GROWTH {
-            self.tally.came("growth step late");
-            self.bench.reach.met(State::GrowthLate);
-        }
-        self.grown_at = self.now;
-        self.grown = (self.grown + self.profile.grow_step_bytes).min(most);
-        if self.grown < most {
-            self.plan(self.profile.grow_gap, Action::Grow);
-        } else if most < total {
-            self.tally.came("arena stopped growing");
-        }
-        self.feed(Input::ArenaGrown { bytes: self.grown })
-    }
-
     fn plan_at(&mut self, at: Instant, action: Action) {
         self.planned += 1;
         self.queue.push(Reverse(Planned { at, number: self.planned, action }));
@@ -503,6 +493,3 @@ impl Process {
         Connection(SlotName { index: id.0 as u32, generation: self.generation })
     }
 }
-
-/// A step of growth that takes so long is a late one.
-const LATE_GROWTH: Duration = Duration::from_secs(30);

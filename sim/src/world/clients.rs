@@ -233,7 +233,7 @@ impl World {
             Then::Queried(request) => self.queried(request, &answer),
             Then::Retrieve(request) => self.after_retrieve(process, request, call, &answer),
             Then::Store => self.after_store(process, call, &answer),
-            Then::Committed(_) => self.after_commit(process, &answer),
+            Then::Committed(_) | Then::CommittedAs(..) => self.after_commit(process, &answer),
             Then::Lied(state) => self.after_lie(state, &answer),
         }
     }
@@ -309,9 +309,24 @@ impl World {
                 self.send(scheduler, Call::Free { range }, Then::Nothing);
             }
         }
+        self.load_and_store(request, group);
+    }
+
+    /// Workers load what was hit and store the rest; then the session ends.
+    fn load_and_store(&mut self, request: RequestNumber, group: usize) {
+        let Request { hit, local, range, .. } = &self.requests[request.0];
+        let (hit, local, chunks) = (*hit, *local, range.end_chunk);
+        let dawdles = self.chance(self.profile.faults.dawdle);
+        if dawdles {
+            self.tally.came("retrieves one after the other");
+        }
         let workers = self.groups[group].workers.clone();
+        let mut pause = Duration::ZERO;
         for process in workers {
-            if local < hit {
+            if local < hit && dawdles {
+                pause += self.profile.config.session_ttl * 4 / 5;
+                self.plan_in(pause, Action::StartRetrieve { process, request });
+            } else if local < hit {
                 // Some come when the leases of an ended session have lingered long enough.
                 let late = self.chance(self.profile.faults.early_end / 4);
                 if late {
@@ -325,12 +340,13 @@ impl World {
                 self.plan(self.profile.gap, Action::StartStore { process, request, from });
             }
         }
-        let is_early = self.chance(self.profile.faults.early_end);
+        let is_early = !dawdles && self.chance(self.profile.faults.early_end);
         if is_early {
             self.tally.came("session ended early");
         }
         let patience = if is_early { 0 } else { 1 + self.rng.below(4_000) };
-        self.plan(Duration::from_millis(patience), Action::Finish { request });
+        let delay = self.rng.below(patience * 1_000_000 + 1);
+        self.plan_in(pause + Duration::from_nanos(delay), Action::Finish { request });
     }
 
     pub(super) fn start_retrieve(&mut self, process: ProcessId, request: RequestNumber) {

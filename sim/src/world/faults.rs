@@ -81,7 +81,11 @@ impl World {
     /// silent. Then it goes on where it was.
     fn stop(&mut self) {
         self.tally.came("client stopped");
-        let writers: Vec<usize> = self.writers().map(|(connection, _)| connection).collect();
+        let at_work = self.writers().map(|(connection, _)| connection);
+        let writers: Vec<usize> = match self.profile.faults.trailing > 0 {
+            true => at_work.chain(self.flowing()).collect(),
+            false => at_work.collect(),
+        };
         let process = match writers.is_empty() {
             true => self.pick(self.processes.len()),
             false => writers[self.pick(writers.len())],
@@ -152,8 +156,11 @@ impl World {
                 entry.instance = InstanceId(self.instances_made);
             }
             1 if self.profile.faults.unregister > 0 => {
+                // A new one, or that of its group, of which there may be objects.
                 let grains = 1 + self.rng.below(self.profile.config.l1_bytes / 16 / 1024);
-                entry.layout = layout_of(grains);
+                let is_new = self.rng.below(2) == 0;
+                let usual = self.profile.groups[entry.group].layout;
+                entry.layout = if is_new { layout_of(grains) } else { usual };
                 entry.is_inline = self.rng.chance_ppm(self.profile.inline);
             }
             _ => {}

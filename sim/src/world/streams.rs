@@ -113,8 +113,11 @@ impl World {
         if holding.done >= total && (!holding.is_stalled || self.is_healing) {
             let process = ProcessId(holding.connection.0.index as usize);
             let of = holding.reply;
-            let then = if holding.is_writer { Then::Committed(of) } else { Then::HasRead(of) };
-            self.send(process, holding.commit.clone(), then);
+            let (commit, then) = match holding.is_writer {
+                true => self.commit_of(&holding.commit, of),
+                false => (holding.commit, Then::HasRead(of)),
+            };
+            self.send(process, commit, then);
             return Ok(());
         }
         let mut delay = self.latency();
