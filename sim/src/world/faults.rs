@@ -156,10 +156,10 @@ impl World {
                 entry.instance = InstanceId(self.instances_made);
             }
             1 if self.profile.faults.unregister > 0 => {
-                // A new one, or that of its group, of which there may be objects.
+                // A new one; then again that of its group, of which there may be objects.
                 let grains = 1 + self.rng.below(self.profile.config.l1_bytes / 16 / 1024);
-                let is_new = self.rng.below(2) == 0;
                 let usual = self.profile.groups[entry.group].layout;
+                let is_new = entry.layout == usual;
                 entry.layout = if is_new { layout_of(grains) } else { usual };
                 entry.is_inline = self.rng.chance_ppm(self.profile.inline);
             }
