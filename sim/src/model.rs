@@ -372,6 +372,13 @@ impl Model {
             .map(|(key, number)| (key, *number))
     }
 
+    /// What was used longest ago, of all that nobody holds.
+    pub fn coldest(&self) -> Option<&Key> {
+        let (_, held) = self.held();
+        let free = self.residents().filter(|(_, number)| !held.contains(number));
+        free.min_by_key(|(_, number)| self.object(*number).used).map(|(key, _)| key)
+    }
+
     pub fn staged(&self) -> usize {
         let staged =
             |number: &&ObjectNumber| self.objects[number.0 as usize].state == State::Staged;

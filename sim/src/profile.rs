@@ -190,7 +190,7 @@ impl Faults {
             unknown_return: draw(800_000),
             damage: draw(100_000),
             slow: draw(100_000),
-            rush: draw(900_000),
+            rush: draw(600_000),
             twins: draw(400_000),
             trailing: draw(1_000_000),
             foreign: draw(200_000),

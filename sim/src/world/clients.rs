@@ -7,7 +7,7 @@ use crate::calls::{Call, Range};
 use crate::reach::State;
 use kvtide_core::config::PoolKind;
 use kvtide_core::effect::Answer;
-use kvtide_core::names::{Connection, InstanceId, Layout};
+use kvtide_core::names::{ChunkHash, Connection, InstanceId, Layout};
 use kvtide_core::time::{Duration, Instant};
 use std::rc::Rc;
 
@@ -165,16 +165,21 @@ impl World {
     pub(super) fn begin_some(&mut self, group: usize) {
         let chunks = 1 + self.rng.below(self.profile.chunks_max);
         let number = self.rng.below(self.profile.documents);
-        let first = self.begin_request(group, number, chunks);
+        let hashes = self.library.hashes(number, chunks);
+        self.begin_as(group, hashes);
+    }
+
+    pub(super) fn begin_as(&mut self, group: usize, hashes: Rc<[ChunkHash]>) {
+        let first = self.begin_request(group, hashes.clone());
         if self.chance(self.profile.faults.twins) {
             self.tally.came("two of one prompt");
-            let second = self.begin_request(group, number, chunks);
+            let second = self.begin_request(group, hashes);
             self.requests[first.0].twin = Some(second);
             self.requests[second.0].twin = Some(first);
         }
     }
 
-    fn begin_request(&mut self, group: usize, number: u64, chunks: u64) -> RequestNumber {
+    fn begin_request(&mut self, group: usize, hashes: Rc<[ChunkHash]>) -> RequestNumber {
         self.groups[group].begun += 1;
         let begun = self.groups[group].begun;
         let reused = self.chance(self.profile.faults.reuse);
@@ -194,8 +199,8 @@ impl World {
             worker: None,
             readers: entry.replicas as u16,
             first_chunk: 0,
-            end_chunk: if all { chunks as u32 } else { 0 },
-            hashes: self.library.hashes(number, chunks),
+            end_chunk: if all { hashes.len() as u32 } else { 0 },
+            hashes,
         };
         let request = RequestNumber(self.requests.len());
         let (scheduler, call) =

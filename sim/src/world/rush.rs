@@ -2,8 +2,9 @@
 //! arrived before it goes on with old work, so anything may come between two turns of a lookup, an
 //! eviction pass or an end.
 
+use super::clients::Request;
 use super::{ProcessId, RequestNumber, Step, Then, World};
-use crate::calls::Call;
+use crate::calls::{Call, Range};
 use kvtide_core::engine::Alarm;
 use kvtide_core::time::Duration;
 
@@ -23,6 +24,7 @@ impl World {
             (1, Some(request)) => self.release_early(request),
             (2, Some(request)) => self.end_early(request),
             (0..4, _) => self.store_something(),
+            (4..6, _) => self.ask_for_coldest(),
             _ => {
                 let group = self.pick(self.groups.len());
                 self.begin_some(group);
@@ -38,6 +40,18 @@ impl World {
             self.act(planned.0.action)?;
         }
         Ok(())
+    }
+
+    /// An old prompt comes again, the very one that has not been used for longest.
+    fn ask_for_coldest(&mut self) {
+        let Some(key) = self.bench.model.coldest() else { return };
+        let is_of = |request: &&Request| {
+            let Range { model, salt, hashes, .. } = &request.range;
+            (model, salt) == (&key.scope.model, &key.scope.salt) && hashes.contains(&key.hash)
+        };
+        let old = self.requests.iter().rev().find(is_of);
+        let Some((group, range)) = old.map(|old| (old.group, old.range.clone())) else { return };
+        self.begin_as(group, range.hashes);
     }
 
     fn recent(&self) -> std::ops::Range<usize> {
