@@ -102,7 +102,9 @@ impl Profile {
         let faults = Faults::draw(&mut rng.fork(1));
         let config = draw_config(seed, &mut rng.fork(2));
         let mut world = rng.fork(3);
-        let biggest = config.l1_bytes / 12 / GRAIN_BYTES;
+        // Where objects are small there are many, and passes over them take several turns.
+        let share = [12, 12, 60][rng.fork(5).below(3) as usize];
+        let biggest = config.l1_bytes / share / GRAIN_BYTES;
         let groups = (0..1 + world.below(3)).map(|_| draw_group(&mut world, biggest)).collect();
         let mut growth = rng.fork(4);
         let steps = config.l1_bytes >> 20;
