@@ -156,24 +156,18 @@ pub const BUGS: &[Bug] = &[
             "a lookup goes on with what it had found before its turn ended",
         ),
     ),
-    missing(
-        "more readers of one range at one worker with a forced clear between them",
-        bug(
-            14,
-            "R-25",
-            "a cleared read",
-            "a reader's commit also ends other requests' reads of the same range which a \
+    bug(
+        14,
+        "R-25",
+        "a cleared read",
+        "a reader's commit also ends other requests' reads of the same range which a \
          forced clear has taken",
-        ),
     ),
-    missing(
-        "more ends of sessions with their hashes while the lookup runs",
-        bug(
-            15,
-            "R-26",
-            "an end that names its chunks",
-            "the end of a session that names its chunks drops the leases of its running lookup",
-        ),
+    bug(
+        15,
+        "R-26",
+        "an end that names its chunks",
+        "the end of a session that names its chunks drops the leases of its running lookup",
     ),
     bug(
         16,
@@ -181,14 +175,11 @@ pub const BUGS: &[Bug] = &[
         "a linger without an idle end",
         "a session that lingers is not forgotten when its own TTL has passed",
     ),
-    missing(
-        "more releases by another tenant under a shared id while the lookup runs",
-        bug(
-            17,
-            "R-27",
-            "any release is good",
-            "a release that meets a running lookup is good, whatever it names",
-        ),
+    bug(
+        17,
+        "R-27",
+        "any release is good",
+        "a release that meets a running lookup is good, whatever it names",
     ),
     bug(
         18,
@@ -219,19 +210,13 @@ pub const BUGS: &[Bug] = &[
         "a result for each connection",
         "a lookup's result is given to every connection that asks",
     ),
-    missing(
-        "two waits parked on one lookup",
-        bug(22, "R-31", "a result for each wait", "waits for one lookup are all given its result"),
-    ),
-    missing(
-        "more forced clears between two stores of one range by one worker",
-        bug(
-            23,
-            "R-38",
-            "a cleared commit inherits",
-            "a commit of slots that a forced clear has taken publishes those that another \
+    bug(22, "R-31", "a result for each wait", "waits for one lookup are all given its result"),
+    bug(
+        23,
+        "R-38",
+        "a cleared commit inherits",
+        "a commit of slots that a forced clear has taken publishes those that another \
          request has been lent under the same name",
-        ),
     ),
     bug(
         24,
@@ -245,14 +230,11 @@ pub const BUGS: &[Bug] = &[
         "one cell is trimmed",
         "of the chunk in which a hit ends, only the last leased row is given back",
     ),
-    missing(
-        "reads that come late, one after the other, where the session TTL is short",
-        bug(
-            26,
-            "I-11",
-            "a reader is no user",
-            "a session that is read from is forgotten as if it were idle",
-        ),
+    bug(
+        26,
+        "I-11",
+        "a reader is no user",
+        "a session that is read from is forgotten as if it were idle",
     ),
     bug(
         27,
@@ -272,14 +254,11 @@ pub const BUGS: &[Bug] = &[
         "a linger beyond the lease",
         "the end of a session prolongs leases that were about to run out",
     ),
-    missing(
-        "growth by parts of a block, and places checked against what has grown",
-        bug(
-            30,
-            "R-6",
-            "memory ahead of its mapping",
-            "an arena that has grown by part of a block lends the whole block",
-        ),
+    bug(
+        30,
+        "R-6",
+        "memory ahead of its mapping",
+        "an arena that has grown by part of a block lends the whole block",
     ),
     missing(
         "more stores of one key by two instances",
@@ -290,14 +269,11 @@ pub const BUGS: &[Bug] = &[
             "a writer's abort takes back whatever is reserved under its keys by then",
         ),
     ),
-    missing(
-        "a model that is not vague of a session after a release met its running lookup",
-        bug(
-            32,
-            "R-27",
-            "a release during a lookup",
-            "a release that meets a running lookup gives back what that has leased so far",
-        ),
+    bug(
+        32,
+        "R-27",
+        "a release during a lookup",
+        "a release that meets a running lookup gives back what that has leased so far",
     ),
     bug(
         33,
@@ -312,14 +288,11 @@ pub const BUGS: &[Bug] = &[
         "while the arena grows, eviction starts at a part of what there is, not of what \
          there will be",
     ),
-    missing(
-        "more connections that end while a body goes into a reservation",
-        bug(
-            35,
-            "R-4",
-            "a body is no loan",
-            "the end of a connection gives back the slots into which a body is still being written",
-        ),
+    bug(
+        35,
+        "R-4",
+        "a body is no loan",
+        "the end of a connection gives back the slots into which a body is still being written",
     ),
     bug(
         36,

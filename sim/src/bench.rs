@@ -343,6 +343,9 @@ impl Bench {
             if self.model.layout(*object) != layout {
                 return Err("I-5: places for another layout than the instance has".into());
             }
+            if !self.model.has_grown_to(place.offset + place.bytes) {
+                return Err(format!("I-17: {place:?} lies beyond what has grown"));
+            }
             match self.places.get(object) {
                 Some(known) if *known == place => {}
                 Some(_) => return Err("I-1: an object has moved".into()),

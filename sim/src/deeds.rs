@@ -87,7 +87,7 @@ pub fn is_unfair(model: &Model, call: &Call) -> bool {
             model.is_lent(Kind::Store, *instance, range, Some(&range.request))
         }
         Call::CommitRetrieve { instance, range } => {
-            model.is_lent(Kind::Retrieve, *instance, range, None)
+            model.is_lent(Kind::Retrieve, *instance, range, Some(&range.request))
         }
         _ => false,
     }

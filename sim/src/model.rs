@@ -266,6 +266,10 @@ impl Model {
         self.grown = self.grown.max(bytes);
     }
 
+    pub fn has_grown_to(&self, end: u64) -> bool {
+        end <= self.grown
+    }
+
     /// Takes in what went away. Before the answers of the same event are judged. `asked` is the
     /// range that the event is about: a store keeps what is there of it.
     pub fn hear(&mut self, news: &News, asked: Option<&Range>) -> Verdict {
@@ -366,6 +370,13 @@ impl Model {
             .iter()
             .filter(|(_, number)| self.is_resident(**number))
             .map(|(key, number)| (key, *number))
+    }
+
+    /// What was used longest ago, of all that nobody holds.
+    pub fn coldest(&self) -> Option<&Key> {
+        let (_, held) = self.held();
+        let free = self.residents().filter(|(_, number)| !held.contains(number));
+        free.min_by_key(|(_, number)| self.object(*number).used).map(|(key, _)| key)
     }
 
     pub fn staged(&self) -> usize {

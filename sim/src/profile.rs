@@ -43,6 +43,8 @@ pub struct Faults {
     pub lie: u64,
     /// A session is ended before its workers have begun to read.
     pub early_end: u64,
+    /// Workers read one after the other, each when the session would soon be forgotten.
+    pub dawdle: u64,
     /// The server is gone, and another one is there; a chance per event.
     pub restart: u64,
     /// A client comes back without a word to the server about who it is.
@@ -51,6 +53,14 @@ pub struct Faults {
     pub damage: u64,
     /// A body or an answer rests for longer than one of the TTLs, and then goes on.
     pub slow: u64,
+    /// Clients have something to say just when the server has work left over.
+    pub rush: u64,
+    /// Two requests with the same prompt, which want the same at the same time.
+    pub twins: u64,
+    /// A client that goes has bytes on their way for a while after that.
+    pub trailing: u64,
+    /// A commit comes under another request's id.
+    pub foreign: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +78,7 @@ pub struct Profile {
     pub bytes: u64,
     /// How far the arena ever grows, and how long a step of it may take.
     pub grown_bytes_max: u64,
+    pub grow_step_bytes: u64,
     pub grow_gap: Duration,
     /// Longest ordinary delay of anything.
     pub latency: Duration,
@@ -91,7 +102,9 @@ impl Profile {
         let faults = Faults::draw(&mut rng.fork(1));
         let config = draw_config(seed, &mut rng.fork(2));
         let mut world = rng.fork(3);
-        let biggest = config.l1_bytes / 12 / GRAIN_BYTES;
+        // Where objects are small there are many, and passes over them take several turns.
+        let share = [12, 12, 60][rng.fork(5).below(3) as usize];
+        let biggest = config.l1_bytes / share / GRAIN_BYTES;
         let groups = (0..1 + world.below(3)).map(|_| draw_group(&mut world, biggest)).collect();
         let mut growth = rng.fork(4);
         let steps = config.l1_bytes >> 20;
@@ -109,6 +122,7 @@ impl Profile {
             bytes: [0, 0, 500_000, 1_000_000][world.below(4) as usize],
             grown_bytes_max: steps << 20,
             grow_gap: Duration::from_secs([3, 3, 3, 90][growth.below(4) as usize]),
+            grow_step_bytes: [1 << 20, 1 << 20, 640 << 10][growth.below(3) as usize],
             config,
         }
     }
@@ -139,10 +153,15 @@ impl Faults {
             stop: 0,
             lie: 0,
             early_end: 0,
+            dawdle: 0,
             restart: 0,
             unknown_return: 0,
             damage: 0,
             slow: 0,
+            rush: 0,
+            twins: 0,
+            trailing: 0,
+            foreign: 0,
         }
     }
 
@@ -173,6 +192,11 @@ impl Faults {
             unknown_return: draw(800_000),
             damage: draw(100_000),
             slow: draw(100_000),
+            rush: draw(600_000),
+            twins: draw(400_000),
+            trailing: draw(1_000_000),
+            foreign: draw(200_000),
+            dawdle: draw(200_000),
         }
     }
 }
@@ -197,6 +221,10 @@ fn draw_config(seed: u64, rng: &mut Rng) -> Config {
         limits.waits = 1 + rng.below(4) as usize;
     }
     let reap_after = [0, 30, 60][rng.below(3) as usize];
+    // Some writers are given more time than they may be silent for.
+    let write_ttl = (1 + rng.below(20)) * if reap_after > 0 && seed % 4 == 3 { 5 } else { 1 };
+    let longest = [3, 20, 20][rng.below(3) as usize];
+    let session_ttl = 1 + rng.below(longest);
     let algorithms = [HashAlgorithm::Blake3, HashAlgorithm::Sha256Cbor];
     Config {
         chunk_size: 1 + rng.below(8) as u32,
@@ -208,9 +236,9 @@ fn draw_config(seed: u64, rng: &mut Rng) -> Config {
         policy: policies[rng.below(policies.len() as u64) as usize],
         watermark_ppm: [300_000, 800_000, 1_000_000][rng.below(3) as usize],
         ratio_ppm: [10_000, 200_000, 1_000_000][rng.below(3) as usize],
-        write_ttl: Duration::from_secs(1 + rng.below(20)),
+        write_ttl: Duration::from_secs(write_ttl),
         read_ttl: Duration::from_secs(1 + rng.below(10)),
-        session_ttl: Duration::from_secs(1 + rng.below(20)),
+        session_ttl: Duration::from_secs(session_ttl),
         reap_after: Duration::from_secs(reap_after),
         registration_grace: Duration::from_secs(reap_after.max(20 + rng.below(100))),
         seed,

@@ -7,9 +7,12 @@
 mod bytes;
 mod clients;
 mod faults;
+mod growth;
 mod heal;
 mod restart;
+mod rush;
 mod streams;
+mod twins;
 
 use crate::bench::{Bench, Lent, Seen};
 use crate::calls::Call;
@@ -30,6 +33,7 @@ use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
 use streams::{Holding, Stream};
 
 pub(crate) type Step = Result<(), String>;
@@ -54,6 +58,8 @@ pub(crate) enum Then {
     Store,
     /// A writer has committed the slots that it was lent for this request.
     Committed(Reply),
+    /// It does so under another request's id than this, its own.
+    CommittedAs(Reply, Rc<str>),
     /// A reader is done with them.
     HasRead(Reply),
     /// A commit that should come to nothing.
@@ -113,6 +119,10 @@ pub(crate) enum Action {
     },
     Grow,
     Fault,
+    ForcedClear,
+    Crash {
+        process: ProcessId,
+    },
 }
 
 struct Planned {
@@ -164,6 +174,8 @@ pub struct World {
     /// How often another server has taken the place of the first.
     restarts: u32,
     is_healing: bool,
+    /// What is sent arrives at once.
+    is_rushing: bool,
     pub tally: Tally,
     /// For the record: the requests that streams were opened for, and what was done.
     opened_for: BTreeMap<Ticket, Reply>,
@@ -196,6 +208,7 @@ impl World {
             grown_at: Instant::ZERO,
             restarts: 0,
             is_healing: false,
+            is_rushing: false,
             tally: Tally::default(),
             opened_for: BTreeMap::new(),
             deeds: None,
@@ -229,6 +242,9 @@ impl World {
 
     /// Does whatever comes next: a planned action, or a tick that is due.
     fn step(&mut self) -> Step {
+        if self.is_rushed() {
+            return self.rush();
+        }
         let next = self.queue.peek().map(|Reverse(planned)| planned.at);
         let due = self.bench.engine().deadline().map(|(at, _)| at);
         let tick_first = match (next, due) {
@@ -305,6 +321,8 @@ impl World {
             }
             Action::Grow => self.grow(),
             Action::Fault => self.fault(),
+            Action::ForcedClear => self.forced_clear(),
+            Action::Crash { process } => self.crash(process),
         }
     }
 
@@ -348,10 +366,13 @@ impl World {
     }
 
     /// The server has understood a request.
-    fn ask(&mut self, connection: Connection, call: Call, then: Then) -> Step {
+    fn ask(&mut self, connection: Connection, mut call: Call, then: Then) -> Step {
+        if let Then::CommittedAs(_, own) = &then {
+            self.sign(connection, &mut call, own);
+        }
         let sense = match then {
             Then::Stray | Then::Lied(_) => Sense::Stray,
-            Then::Committed(of) | Then::HasRead(of) => Sense::Commit(of),
+            Then::Committed(of) | Then::CommittedAs(of, _) | Then::HasRead(of) => Sense::Commit(of),
             _ => Sense::Plain,
         };
         // A liar that happens to name what it was lent lies about its own bytes.
@@ -431,23 +452,6 @@ impl World {
         self.plan_at(at, Action::Return { connection, call, then, answer });
     }
 
-    fn grow(&mut self) -> Step {
-        let total = self.profile.config.l1_bytes;
-        let most = self.profile.grown_bytes_max;
-        if self.grown > 0 && self.now >= self.grown_at + LATE_GROWTH {
-            self.tally.came("growth step late");
-            self.bench.reach.met(State::GrowthLate);
-        }
-        self.grown_at = self.now;
-        self.grown = (self.grown + (1 << 20)).min(most);
-        if self.grown < most {
-            self.plan(self.profile.grow_gap, Action::Grow);
-        } else if most < total {
-            self.tally.came("arena stopped growing");
-        }
-        self.feed(Input::ArenaGrown { bytes: self.grown })
-    }
-
     fn plan_at(&mut self, at: Instant, action: Action) {
         self.planned += 1;
         self.queue.push(Reverse(Planned { at, number: self.planned, action }));
@@ -464,6 +468,9 @@ impl World {
     }
 
     fn latency(&mut self) -> Duration {
+        if self.is_rushing {
+            return Duration::ZERO;
+        }
         Duration::from_nanos(self.rng.below(self.profile.latency.as_nanos() as u64 + 1))
     }
 
@@ -486,6 +493,3 @@ impl Process {
         Connection(SlotName { index: id.0 as u32, generation: self.generation })
     }
 }
-
-/// A step of growth that takes so long is a late one.
-const LATE_GROWTH: Duration = Duration::from_secs(30);

@@ -21,6 +21,9 @@ pub struct Session {
     pub(super) is_decided: bool,
     /// Nothing is certain of it: a release or an end may have met it while it was looking.
     pub(super) is_vague: bool,
+    /// That is so for no other reason than releases, each of which comes to nothing if it was
+    /// still looking afterwards.
+    was_freed: bool,
     /// There may have been fewer lease cells left than it asked for.
     may_be_short: bool,
     /// The hit lies within.
@@ -173,6 +176,13 @@ impl Session {
         }
     }
 
+    /// It has no result yet: releases so far came to nothing.
+    fn still_looks(&mut self) {
+        if !self.is_decided && std::mem::take(&mut self.was_freed) {
+            self.is_vague = false;
+        }
+    }
+
     /// Chunks that the answer lies between.
     pub fn bounds(&self) -> (u32, u32) {
         (self.low, self.high)
@@ -236,6 +246,7 @@ impl Model {
             watch,
             is_decided: false,
             is_vague: false,
+            was_freed: false,
             may_be_short,
             low: 0,
             high: 0,
@@ -312,6 +323,7 @@ impl Model {
             return check(got == Some(0), "I-14: an unknown or replaced request has a result");
         };
         let Some(got) = got else {
+            session.still_looks();
             return check(!session.is_decided, "I-14: still loading, but it had its result");
         };
         if session.is_taken || session.has_ended || forgotten {
@@ -378,6 +390,7 @@ impl Model {
         }
         let session = self.sessions.get_mut(&*range.request).expect("found above");
         if !session.is_decided {
+            session.was_freed |= !session.is_vague;
             session.is_vague = true;
             session.last_used.1 = now;
             return Ok(());
@@ -410,6 +423,7 @@ impl Model {
         }
         session.has_ended = true;
         session.is_vague |= !session.is_decided;
+        session.was_freed = false;
         // What has run out already does not come back.
         if !session.is_decided || settled < session.until.1 {
             session.until = (session.until.0.min(linger), linger);

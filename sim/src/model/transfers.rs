@@ -143,15 +143,34 @@ impl Model {
         range: &Range,
         request: Option<&str>,
     ) -> bool {
+        let mut lent = self.lent(kind, instance, range);
+        lent.any(|copy| request.is_none_or(|request| *copy.request == *request))
+    }
+
+    /// Whether what a store's commit would name is this request's over this connection, and
+    /// nobody else's.
+    pub fn is_lent_alone(
+        &self,
+        instance: InstanceId,
+        range: &Range,
+        (connection, request): (Connection, &str),
+    ) -> bool {
+        let mut lent = self.lent(Kind::Store, instance, range);
+        let first = lent.next();
+        let is_own = first.is_some_and(|c| c.connection == connection && *c.request == *request);
+        is_own && lent.next().is_none()
+    }
+
+    fn lent(&self, kind: Kind, instance: InstanceId, range: &Range) -> impl Iterator<Item = &Copy> {
         let last = range.keys().hashes.last().filter(|_| !range.is_empty()).copied();
-        self.copies.values().any(|copy| {
+        let (first_chunk, end_chunk) = (range.first_chunk, range.end_chunk);
+        self.copies.values().filter(move |copy| {
             copy.is_lent
                 && copy.name.kind == kind
                 && copy.name.instance == instance
-                && copy.name.first_chunk == range.first_chunk
-                && copy.name.end_chunk == range.end_chunk
+                && copy.name.first_chunk == first_chunk
+                && copy.name.end_chunk == end_chunk
                 && copy.name.last == last
-                && request.is_none_or(|request| *copy.request == *request)
         })
     }
 

@@ -7,7 +7,7 @@ use crate::calls::{Call, Range};
 use crate::reach::State;
 use kvtide_core::config::PoolKind;
 use kvtide_core::effect::Answer;
-use kvtide_core::names::{Connection, InstanceId, Layout};
+use kvtide_core::names::{ChunkHash, Connection, InstanceId, Layout};
 use kvtide_core::time::{Duration, Instant};
 use std::rc::Rc;
 
@@ -55,6 +55,8 @@ pub(crate) struct Request {
     /// Which server it began at, and which one told it what it hits.
     pub server: u32,
     pub told_by: u32,
+    /// Another one with the same prompt.
+    pub twin: Option<RequestNumber>,
 }
 
 impl World {
@@ -156,8 +158,28 @@ impl World {
         if self.queue.len() > PLANNED_MAX {
             return;
         }
+        self.begin_some(group);
+    }
+
+    /// A request, or two of a kind.
+    pub(super) fn begin_some(&mut self, group: usize) {
         let chunks = 1 + self.rng.below(self.profile.chunks_max);
         let number = self.rng.below(self.profile.documents);
+        let hashes = self.library.hashes(number, chunks);
+        self.begin_as(group, hashes);
+    }
+
+    pub(super) fn begin_as(&mut self, group: usize, hashes: Rc<[ChunkHash]>) {
+        let first = self.begin_request(group, hashes.clone());
+        if self.chance(self.profile.faults.twins) {
+            self.tally.came("two of one prompt");
+            let second = self.begin_request(group, hashes);
+            self.requests[first.0].twin = Some(second);
+            self.requests[second.0].twin = Some(first);
+        }
+    }
+
+    fn begin_request(&mut self, group: usize, hashes: Rc<[ChunkHash]>) -> RequestNumber {
         self.groups[group].begun += 1;
         let begun = self.groups[group].begun;
         let reused = self.chance(self.profile.faults.reuse);
@@ -177,8 +199,8 @@ impl World {
             worker: None,
             readers: entry.replicas as u16,
             first_chunk: 0,
-            end_chunk: if all { chunks as u32 } else { 0 },
-            hashes: self.library.hashes(number, chunks),
+            end_chunk: if all { hashes.len() as u32 } else { 0 },
+            hashes,
         };
         let request = RequestNumber(self.requests.len());
         let (scheduler, call) =
@@ -193,8 +215,10 @@ impl World {
             reads: 0,
             server: self.restarts,
             told_by: self.restarts,
+            twin: None,
         });
         self.send(scheduler, call, Then::LookedUp(request));
+        request
     }
 
     /// An answer has come to its process.
@@ -214,7 +238,7 @@ impl World {
             Then::Queried(request) => self.queried(request, &answer),
             Then::Retrieve(request) => self.after_retrieve(process, request, call, &answer),
             Then::Store => self.after_store(process, call, &answer),
-            Then::Committed(_) => self.after_commit(process, &answer),
+            Then::Committed(_) | Then::CommittedAs(..) => self.after_commit(process, &answer),
             Then::Lied(state) => self.after_lie(state, &answer),
         }
     }
@@ -275,7 +299,10 @@ impl World {
         if hit > 0 && self.processes[self.groups[entry.group].scheduler.0].speaks_bytes {
             self.bench.reach.met(State::HitInBytes);
         }
-        let local = self.rng.below(hit as u64 * 2 + 1).saturating_sub(hit as u64) as u32;
+        let local = match self.requests[request.0].twin {
+            Some(_) => 0,
+            None => self.rng.below(hit as u64 * 2 + 1).saturating_sub(hit as u64) as u32,
+        };
         self.requests[request.0].local = local;
         let group = self.requests[request.0].group;
         let scheduler = self.groups[group].scheduler;
@@ -287,9 +314,24 @@ impl World {
                 self.send(scheduler, Call::Free { range }, Then::Nothing);
             }
         }
+        self.load_and_store(request, group);
+    }
+
+    /// Workers load what was hit and store the rest; then the session ends.
+    fn load_and_store(&mut self, request: RequestNumber, group: usize) {
+        let Request { hit, local, range, .. } = &self.requests[request.0];
+        let (hit, local, chunks) = (*hit, *local, range.end_chunk);
+        let dawdles = self.chance(self.profile.faults.dawdle);
+        if dawdles {
+            self.tally.came("retrieves one after the other");
+        }
         let workers = self.groups[group].workers.clone();
+        let mut pause = Duration::ZERO;
         for process in workers {
-            if local < hit {
+            if local < hit && dawdles {
+                pause += self.profile.config.session_ttl * 4 / 5;
+                self.plan_in(pause, Action::StartRetrieve { process, request });
+            } else if local < hit {
                 // Some come when the leases of an ended session have lingered long enough.
                 let late = self.chance(self.profile.faults.early_end / 4);
                 if late {
@@ -303,12 +345,13 @@ impl World {
                 self.plan(self.profile.gap, Action::StartStore { process, request, from });
             }
         }
-        let is_early = self.chance(self.profile.faults.early_end);
+        let is_early = !dawdles && self.chance(self.profile.faults.early_end);
         if is_early {
             self.tally.came("session ended early");
         }
         let patience = if is_early { 0 } else { 1 + self.rng.below(4_000) };
-        self.plan(Duration::from_millis(patience), Action::Finish { request });
+        let delay = self.rng.below(patience * 1_000_000 + 1);
+        self.plan_in(pause + Duration::from_nanos(delay), Action::Finish { request });
     }
 
     pub(super) fn start_retrieve(&mut self, process: ProcessId, request: RequestNumber) {
@@ -358,7 +401,10 @@ impl World {
         if from >= chunks {
             return;
         }
-        let end = from + 1 + self.rng.below((chunks - from) as u64) as u32;
+        let end = match self.requests[request.0].twin {
+            Some(_) => chunks,
+            None => from + 1 + self.rng.below((chunks - from) as u64) as u32,
+        };
         let part = range.part(rank, from, end);
         let call = Call::PrepareStore { instance, range: part };
         self.send(process, call, Then::Store);

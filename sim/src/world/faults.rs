@@ -21,7 +21,7 @@ impl World {
             self.jump();
         }
         if self.chance(faults.crash * 2) {
-            let process = ProcessId(self.pick(self.processes.len()));
+            let process = self.whoever_dies();
             self.crash(process)?;
         }
         if self.chance(faults.stray) {
@@ -39,9 +39,7 @@ impl World {
             self.send(process, Call::Clear { force: false }, Then::Nothing);
         }
         if self.chance(faults.forced_clear) {
-            self.tally.came("forced clear");
-            let operator = self.bench.events;
-            self.feed(Input::OperatorClear { operator, force: true })?;
+            self.forced_clear()?;
         }
         if self.chance(faults.unregister) {
             self.unregister();
@@ -52,6 +50,15 @@ impl World {
             self.feed(Input::Tick)?;
         }
         Ok(())
+    }
+
+    pub(super) fn forced_clear(&mut self) -> Step {
+        if self.is_healing {
+            return Ok(());
+        }
+        self.tally.came("forced clear");
+        let operator = self.bench.events;
+        self.feed(Input::OperatorClear { operator, force: true })
     }
 
     fn jump(&mut self) {
@@ -74,14 +81,20 @@ impl World {
     /// silent. Then it goes on where it was.
     fn stop(&mut self) {
         self.tally.came("client stopped");
-        let writers: Vec<usize> = self.writers().map(|(connection, _)| connection).collect();
+        let at_work = self.writers().map(|(connection, _)| connection);
+        let writers: Vec<usize> = match self.profile.faults.trailing > 0 {
+            true => at_work.chain(self.flowing()).collect(),
+            false => at_work.collect(),
+        };
         let process = match writers.is_empty() {
             true => self.pick(self.processes.len()),
             false => writers[self.pick(writers.len())],
         };
         let config = &self.profile.config;
-        let longest = [config.write_ttl, config.reap_after, config.registration_grace];
-        let longest = longest.into_iter().max().unwrap_or_default();
+        let silence = config.reap_after.max(config.registration_grace);
+        // Where that is shorter, some stop for no longer than they may be silent.
+        let is_brief = self.rng.below(2) == 0;
+        let longest = if is_brief { silence } else { silence.max(config.write_ttl) };
         self.processes[process].stopped_until = self.now + longest + Duration::from_secs(2);
     }
 
@@ -110,6 +123,15 @@ impl World {
         self.send(ProcessId(liar), call, Then::Lied(state));
     }
 
+    /// Anybody, and often one with bytes on their way.
+    fn whoever_dies(&mut self) -> ProcessId {
+        let flowing: Vec<usize> = self.flowing().collect();
+        if flowing.is_empty() || self.rng.below(2) == 0 {
+            return ProcessId(self.pick(self.processes.len()));
+        }
+        ProcessId(flowing[self.pick(flowing.len())])
+    }
+
     /// The process is gone, and with it everything that it read and wrote. It comes back later,
     /// as the same instance, as a new one, or with another layout.
     pub(super) fn crash(&mut self, process: ProcessId) -> Step {
@@ -134,8 +156,12 @@ impl World {
                 entry.instance = InstanceId(self.instances_made);
             }
             1 if self.profile.faults.unregister > 0 => {
+                // A new one; then again that of its group, of which there may be objects.
                 let grains = 1 + self.rng.below(self.profile.config.l1_bytes / 16 / 1024);
-                entry.layout = layout_of(grains);
+                let usual = self.profile.groups[entry.group].layout;
+                let is_new = entry.layout == usual;
+                entry.layout = if is_new { layout_of(grains) } else { usual };
+                entry.is_inline = self.rng.chance_ppm(self.profile.inline);
             }
             _ => {}
         }

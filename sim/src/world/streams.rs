@@ -80,6 +80,7 @@ impl World {
             has_slept: false,
         };
         self.holdings.insert(self.holdings_made, holding);
+        self.clear_between(reply, call);
         let latency = self.latency();
         self.plan_in(latency, Action::Work { holding: self.holdings_made });
     }
@@ -112,8 +113,11 @@ impl World {
         if holding.done >= total && (!holding.is_stalled || self.is_healing) {
             let process = ProcessId(holding.connection.0.index as usize);
             let of = holding.reply;
-            let then = if holding.is_writer { Then::Committed(of) } else { Then::HasRead(of) };
-            self.send(process, holding.commit.clone(), then);
+            let (commit, then) = match holding.is_writer {
+                true => self.commit_of(&holding.commit, of),
+                false => (holding.commit, Then::HasRead(of)),
+            };
+            self.send(process, commit, then);
             return Ok(());
         }
         let mut delay = self.latency();
@@ -314,6 +318,12 @@ impl World {
         }
     }
 
+    /// Processes with a body or an answer on its way.
+    pub(super) fn flowing(&self) -> impl Iterator<Item = usize> {
+        let open = self.streams.values().filter(|stream| self.is_open(stream.connection));
+        open.map(|stream| stream.connection.0.index as usize)
+    }
+
     /// Ends what still flows over a connection that is about to end, or has just ended.
     pub(super) fn hurry_streams(&mut self, connection: Connection) {
         let tickets: Vec<Ticket> = self
@@ -323,7 +333,9 @@ impl World {
             .map(|(ticket, _)| *ticket)
             .collect();
         for ticket in tickets {
-            self.plan(self.profile.latency, Action::Flow { ticket });
+            let trails = self.chance(self.profile.faults.trailing);
+            let most = if trails { Duration::from_secs(2) } else { self.profile.latency };
+            self.plan(most, Action::Flow { ticket });
         }
     }
 }
