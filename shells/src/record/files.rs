@@ -117,37 +117,8 @@ const SCOPE_BYTES_MAX: u64 = (SCOPE_BYTES + 4 * FRAME_BYTES) as u64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::folder::Folder;
     use kvtide_core::time::Instant;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(test: &str) -> Folder {
-            let name = format!("kvtide-record-{}-{test}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir(&path).expect("the name is free");
-            Folder(path)
-        }
-
-        fn files(&self) -> Vec<(String, u64)> {
-            let entries = fs::read_dir(&self.0).expect("it is there");
-            let mut files: Vec<(String, u64)> = entries
-                .map(|entry| {
-                    let entry = entry.expect("it can be read");
-                    let bytes = entry.metadata().expect("it is there").len();
-                    (entry.file_name().into_string().expect("plain"), bytes)
-                })
-                .collect();
-            files.sort();
-            files
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).ok();
-        }
-    }
 
     fn frame(number: u64, is_fresh: bool) -> Frame {
         Frame {
@@ -163,7 +134,7 @@ mod tests {
     #[test]
     fn parts_give_way_within_the_bound_and_begin_fresh() {
         let folder = Folder::new("rotation");
-        let path = folder.0.join("recording");
+        let path = folder.path().join("recording");
         let header = Arc::new(b"header".to_vec());
         let mut files = Files::open(&path, 8 << 20, header.clone()).expect("it can be written");
         for number in 0..400 {
@@ -187,9 +158,9 @@ mod tests {
     fn what_is_no_file_is_left_alone_and_named() {
         let folder = Folder::new("folder");
         let header = Arc::new(b"header".to_vec());
-        let error = Files::open(&folder.0, 8 << 20, header.clone()).expect_err("a folder");
+        let error = Files::open(folder.path(), 8 << 20, header.clone()).expect_err("a folder");
         assert!(error.to_string().starts_with("--record "), "{error}");
-        let nowhere = folder.0.join("no/such/folder");
+        let nowhere = folder.path().join("no/such/folder");
         let error = Files::open(&nowhere, 8 << 20, header).expect_err("there is no folder");
         assert!(error.to_string().contains("no/such/folder"), "{error}");
         assert_eq!(folder.files(), []);
@@ -198,7 +169,7 @@ mod tests {
     #[test]
     fn a_frame_that_could_not_be_written_whole_is_cut_off_and_marked() {
         let folder = Folder::new("cut");
-        let path = folder.0.join("recording");
+        let path = folder.path().join("recording");
         let mut files =
             Files::open(&path, 8 << 20, Arc::new(b"header".to_vec())).expect("it can be written");
         files.put(&frame(0, true)).expect("there is room");
