@@ -5,8 +5,10 @@ use crate::harness::{Client, Script, config, reactor};
 use crate::runs::{replay, start, stop, work};
 use kvtide::reactor::ListenAddress;
 use kvtide::record::{RecordOptions, start as record};
+use kvtide_core::effect::Outbox;
 use kvtide_core::event::Event;
-use kvtide_core::recording::{Reader, decode};
+use kvtide_core::recording::{Frame, Header, Part, Reader, Recorder, Secret, decode};
+use kvtide_core::time::Instant;
 use kvtide_tests::http;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -165,4 +167,32 @@ fn what_led_to_a_panic_is_written_down() {
         }
         assert_eq!(last, Some(("ping", false)), "{}", path.display());
     }
+}
+
+/// Of a server that is older than its flight recorder nothing can be replayed, but where it
+/// panicked is the last thing in the dump.
+#[test]
+fn a_panic_dump_that_cannot_be_replayed_shows_where_it_was() {
+    let folder = Folder::new("midst");
+    let header =
+        Header { recording: 7, tokens: false, writer: "1\u{1b}[31m".to_owned(), config: config() };
+    let mut recorder = Recorder::new(Secret::new([7; 16]));
+    for second in 0..3 {
+        recorder.begins(Instant::from_secs(100 + second), &Event::Tick);
+        recorder.ended(&[], &Part::since((0, 0), &Outbox::default()));
+    }
+    let bytes = 1 << 30;
+    recorder.begins(Instant::from_secs(107), &Event::ArenaGrown { bytes });
+    let frame = Frame { number: 4, first_event: 50, ..recorder.close().expect("four events") };
+    let (head, entries) = frame.bytes();
+    let file = folder.file("kvtide-1-panic.dump");
+    std::fs::write(&file, [&header.bytes(), &head[..], entries].concat()).expect("it is ours");
+    let (code, output) = replay(&[&file]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("nothing was checked"), "{output}");
+    let event = "107.000000        53 arena grown to 1073741824 bytes";
+    assert_eq!(output.matches(event).count(), 2, "as the last line and the last word: {output}");
+    assert!(output.contains("The core panicked within the last event:\n"), "{output}");
+    assert_eq!(output.matches(" tick -> nothing").count(), 3, "{output}");
+    assert!(output.contains("kvtide 1\\u{1b}[31m;") && !output.contains('\u{1b}'), "{output}");
 }
