@@ -6,8 +6,10 @@
 use super::thread::Store;
 use kvtide_core::recording::recorder::{FRAME_BYTES, SCOPE_BYTES};
 use kvtide_core::recording::{Frame, Header, Mark};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -142,10 +144,10 @@ fn is_recording(path: &Path) -> io::Result<bool> {
     if !Header::is_at(&beginning) {
         return Err(wrong("is there and is no recording: it would be moved, and lost later"));
     }
-    match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Err(wrong("is being written by another server")),
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => Err(wrong("is being written by another server")),
         // Where files cannot be locked, nobody can be asked.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(true),
+        Ok(()) | Err(_) => Ok(true),
     }
 }
 
@@ -153,7 +155,7 @@ fn is_recording(path: &Path) -> io::Result<bool> {
 fn begin(path: &Path, header: &[u8]) -> io::Result<File> {
     // Appending: what is cut off is written again at the end, wherever that is.
     let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
-    file.try_lock().ok();
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok();
     let written = file.write_all(header);
     if written.is_err() {
         fs::remove_file(path).ok();
