@@ -30,8 +30,8 @@
 //!
 //! The last entry of a frame that a panic ended has no outcome. A frame that says `gap` or `end`
 //! holds no entries and is the last one. Request ids and salts are 64-bit numbers, chunk hashes
-//! 128-bit ones: SipHash-2-4 under a secret that is made for the recording and stored nowhere.
-//! Equal ones stay equal, and nobody can find out by guessing what they were.
+//! 128-bit ones: SipHash-2-4 under a secret that is made when the server starts and stored nowhere.
+//! Equal ones stay equal, and nobody can find out from the file what they were (`secret`).
 
 pub mod digest;
 pub mod events;

@@ -7,11 +7,14 @@
 //! ```
 //!
 //! The one invariant: the reactor never waits for a disk. Where the thread does not keep up,
-//! recording ends with a mark that says so, and the server goes on.
+//! recording ends with a mark that says so, and the server goes on. Whoever asks for dumps as fast
+//! as he can gets one a second, and none while one is being written.
 
 mod dump;
 mod files;
 mod flight;
+#[cfg(test)]
+mod folder;
 mod thread;
 
 pub use dump::{DumpTeller, Dumped};
@@ -31,13 +34,13 @@ use kvtide_core::front::memo::Memo;
 use kvtide_core::recording::{
     Frame, Header, Mark, Part, RECORDER_BYTES_MAX, Recorder, Secret, hashes_of,
 };
-use kvtide_core::time::Instant;
+use kvtide_core::time::{Duration, Instant};
 use kvtide_lanes::Refused;
 use kvtide_lanes::lane::{Producer, lane};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use thread::{Letter, keep_writing};
 
 /// What the flags come to.
@@ -61,6 +64,27 @@ pub struct Counts {
     /// Recordings that ended before the server did.
     pub gaps: AtomicU64,
     pub dumps: AtomicU64,
+    /// Bytes of frames that wait for the disk, the one being written included.
+    waiting_bytes: AtomicU64,
+    /// A mark that found no room in the lane before the server ended.
+    last_mark: Mutex<Option<Frame>>,
+}
+
+impl Counts {
+    fn last_mark(&self) -> std::sync::MutexGuard<'_, Option<Frame>> {
+        // Whoever panicked with it left it whole.
+        self.last_mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One dump on its way. Gone with its letter, whatever becomes of that.
+#[derive(Debug)]
+pub struct Underway(Arc<AtomicBool>);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// The reactor's end. Everything that the engine is told goes through it.
@@ -71,6 +95,9 @@ pub struct Recording {
     file: FileState,
     tokens: bool,
     dumps: Dumps,
+    is_dumping: Arc<AtomicBool>,
+    /// When the last dump was asked for that was begun.
+    dumped: Option<Instant>,
     counts: Arc<Counts>,
 }
 
@@ -103,7 +130,7 @@ pub fn start(options: &RecordOptions, config: &Config) -> io::Result<Option<(Rec
     };
     let file = if files.is_some() { FileState::On } else { FileState::Off };
     let counts = Arc::new(Counts::default());
-    let dumps = Dumps::new(options.dump_dir.clone(), header);
+    let dumps = Dumps::new(options.dump_dir.clone(), header, entropy::seed());
     let (to_thread, letters) = lane(LETTERS);
     let (by_thread, theirs) = (counts.clone(), dumps.clone());
     let ending = Ending::spawn("record", move || keep_writing(letters, files, theirs, &by_thread))?;
@@ -114,6 +141,8 @@ pub fn start(options: &RecordOptions, config: &Config) -> io::Result<Option<(Rec
         file,
         tokens: options.tokens,
         dumps,
+        is_dumping: Arc::default(),
+        dumped: None,
         counts,
     };
     Ok(Some((recording, ending)))
@@ -162,6 +191,10 @@ impl Recording {
             if let Some(encoded) = memo.tokens(request, chunk..chunk + 1) {
                 self.recorder.tokens(now, chunk..chunk + 1, encoded);
             }
+            // A long prompt has more tokens than a frame holds.
+            if self.recorder.is_full() {
+                self.close(now);
+            }
         }
     }
 
@@ -178,14 +211,26 @@ impl Recording {
         }
     }
 
-    /// Writes what is kept of the last minute to a file, on the thread. `tell` hears of it there.
+    /// Writes what is kept of the last minute to a file, on the thread. `tell` hears of it there,
+    /// or here why there will be none: taking the frames costs the reactor time, and writing them
+    /// keeps the thread from others.
     pub fn dump(&mut self, now: Instant, tell: DumpTeller) {
-        self.close(now);
-        let Some(flight) = &self.flight else {
+        if self.flight.is_none() {
             return tell(Err("the flight recorder is off (--no-flight-recorder)".to_owned()));
-        };
+        }
+        if self.is_dumping.load(Ordering::Acquire) {
+            return tell(Err("a dump is being written; ask again when it is there".to_owned()));
+        }
+        if self.dumped.is_some_and(|last| now.since(last) < DUMP_PAUSE) {
+            return tell(Err("the last dump is less than a second old".to_owned()));
+        }
+        self.dumped = Some(now);
+        self.close(now);
+        let Some(flight) = &self.flight else { return };
         let (frames, until) = (flight.frames(), self.recorder.events());
-        let letter = Letter::Dump { frames, until, tell };
+        self.is_dumping.store(true, Ordering::Release);
+        let underway = Underway(self.is_dumping.clone());
+        let letter = Letter::Dump { frames, until, tell, underway };
         if let Err(refused) = self.put(letter)
             && let Letter::Dump { tell, .. } = refused.into_value()
         {
@@ -193,7 +238,8 @@ impl Recording {
         }
     }
 
-    /// The engine has panicked: the same at once, on this thread. None where nothing is kept.
+    /// The engine has panicked: the same at once. None where nothing is kept. Written by a thread
+    /// of its own, for which nobody waits long: the other one may hang in the same disk.
     pub fn dump_after_panic(&mut self) -> Option<io::Result<Dumped>> {
         let frame = self.recorder.close();
         let flight = self.flight.as_mut()?;
@@ -202,7 +248,15 @@ impl Recording {
             self.write(frame);
         }
         let frames = self.flight.as_ref()?.frames();
-        Some(self.dumps.write_panic(&frames, self.recorder.events()))
+        let (until, dumps) = (self.recorder.events(), self.dumps.clone());
+        let (answer, answered) = mpsc::channel();
+        let writing = Ending::spawn("dump", move || {
+            answer.send(dumps.write_panic(&frames, until)).ok();
+        });
+        Some(writing.and_then(|_| {
+            let hangs = || io::Error::new(io::ErrorKind::TimedOut, "the disk does not answer");
+            answered.recv_timeout(PANIC_PATIENCE).unwrap_or_else(|_| Err(hangs()))
+        }))
     }
 
     /// The last frame is on its way; the thread ends when it has written it. `mark` says that the
@@ -212,6 +266,10 @@ impl Recording {
         if mark && matches!(self.file, FileState::On) {
             let end = self.recorder.marked(Mark::End);
             self.write(end);
+        }
+        if let FileState::Gap(mark) = std::mem::replace(&mut self.file, FileState::Off) {
+            // The thread looks for it when it has written everything else.
+            *self.counts.last_mark() = Some(mark);
         }
         self.thread = None;
     }
@@ -253,22 +311,42 @@ impl Recording {
         }
     }
 
+    /// Frames are counted by their bytes: a lane holds letters, small and large.
     fn put(&mut self, letter: Letter) -> Result<(), Refused<Letter>> {
-        match &mut self.thread {
-            Some(thread) => thread.put(letter),
-            None => Err(Refused::Closed(letter)),
+        let Some(thread) = &mut self.thread else { return Err(Refused::Closed(letter)) };
+        let bytes = letter.bytes();
+        let waiting = &self.counts.waiting_bytes;
+        if bytes > 0 && waiting.load(Ordering::Relaxed) + bytes > WAITING_BYTES_MAX {
+            return Err(Refused::Full(letter));
         }
+        // Before the thread can have it, which takes them off again.
+        waiting.fetch_add(bytes, Ordering::Relaxed);
+        let put = thread.put(letter);
+        if put.is_err() {
+            waiting.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        put
     }
 }
 
-/// Most bytes that it takes, for `--print-memory`: the last minute, and what waits for the disk.
-pub fn memory_bytes_max() -> [(&'static str, u64); 2] {
-    let waiting = LETTERS as u64 * flight::FRAME_BYTES_USUAL;
-    [("flight recorder", flight::BYTES_MAX + RECORDER_BYTES_MAX), ("recording buffer", waiting)]
+/// Most bytes that it takes, for `--print-memory`: the last minute, what a dump that is being
+/// written keeps of an earlier one, and what waits for the disk.
+pub fn memory_bytes_max() -> [(&'static str, u64); 3] {
+    [
+        ("flight recorder", flight::BYTES_MAX + RECORDER_BYTES_MAX),
+        ("dump being written", flight::BYTES_MAX),
+        ("recording buffer", WAITING_BYTES_MAX),
+    ]
 }
 
-/// Frames that may wait for the disk.
+/// Letters that may wait for the disk.
 const LETTERS: usize = 256;
+/// Bytes of their frames, which the flight recorder shares as long as it keeps them.
+const WAITING_BYTES_MAX: u64 = 16 << 20;
+/// From the beginning of one dump to that of the next.
+const DUMP_PAUSE: Duration = Duration::from_secs(1);
+/// How long a server that has panicked waits for its dump.
+const PANIC_PATIENCE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -299,7 +377,9 @@ mod tests {
             thread: Some(to_thread),
             file: FileState::On,
             tokens: false,
-            dumps: Dumps::new(std::env::temp_dir(), Arc::default()),
+            dumps: Dumps::new(std::env::temp_dir(), Arc::default(), 7),
+            is_dumping: Arc::default(),
+            dumped: None,
             counts: Arc::default(),
         };
         (recording, consumer)
@@ -348,6 +428,61 @@ mod tests {
         second(&mut recording, 4);
         assert_eq!(taken(&mut consumer), [(0, Mark::None)]);
         assert_eq!(recording.counts().gaps.load(Ordering::Relaxed), 1);
+    }
+
+    /// A recording that has fallen behind says so at the latest when the server ends.
+    #[test]
+    fn a_mark_that_found_no_room_is_left_for_the_thread() {
+        let (mut recording, mut consumer) = recording(1);
+        second(&mut recording, 0);
+        second(&mut recording, 2);
+        recording.end(Instant::from_secs(4), true);
+        assert_eq!(taken(&mut consumer), [(0, Mark::None)]);
+        let mark = recording.counts().last_mark().take().expect("it is left");
+        assert_eq!((mark.number, mark.mark), (1, Mark::Gap));
+    }
+
+    #[test]
+    fn what_waits_is_bounded_by_its_bytes() {
+        let (mut recording, mut consumer) = recording(LETTERS);
+        let mut frame = Frame::marked(Mark::None, 0, 0, Instant(0));
+        frame.entries = vec![0; 3 << 20].into();
+        for _ in 0..5 {
+            recording.write(frame.clone());
+            assert!(matches!(recording.file, FileState::On));
+        }
+        let waiting = recording.counts.waiting_bytes.load(Ordering::Relaxed);
+        assert_eq!(waiting, 5 * frame.file_bytes());
+        recording.write(frame);
+        assert!(matches!(recording.file, FileState::Gap(_)), "a sixth would be too much");
+        assert_eq!(taken(&mut consumer).len(), 5);
+        assert_eq!(recording.counts.waiting_bytes.load(Ordering::Relaxed), waiting);
+    }
+
+    /// Two hundred dumps a second once cost a recording its end.
+    #[test]
+    fn one_dump_a_second_and_none_while_one_is_written() {
+        let (mut recording, mut consumer) = recording(8);
+        let refusals: Arc<Mutex<Vec<String>>> = Arc::default();
+        let ask = |recording: &mut Recording, at| {
+            let theirs = refusals.clone();
+            let tell: DumpTeller = Box::new(move |told: Result<Dumped, String>| {
+                theirs.lock().expect("nobody panicked").extend(told.err());
+            });
+            recording.dump(at, tell);
+            std::mem::take(&mut *refusals.lock().expect("nobody panicked"))
+        };
+        let start = Instant::from_secs(9);
+        assert_eq!(ask(&mut recording, start), Vec::<String>::new());
+        let refused = ask(&mut recording, start + Duration::from_secs(7));
+        assert_eq!(refused, ["a dump is being written; ask again when it is there"]);
+        let mut letters = Vec::new();
+        consumer.take(&mut letters);
+        assert!(matches!(letters[..], [Letter::Dump { .. }]), "one letter for two questions");
+        letters.clear();
+        let early = ask(&mut recording, start + Duration::from_millis(999));
+        assert_eq!(early, ["the last dump is less than a second old"]);
+        assert!(ask(&mut recording, start + DUMP_PAUSE).is_empty(), "it is on its way");
     }
 
     #[test]

@@ -135,24 +135,33 @@ fn run(reactor: &mut Reactor<Engine>, record: Option<&Ending>) -> Result<u8, Sta
         Ok(Ok(signal)) => Ok(signal.exit_code()),
         Ok(Err(error)) => Err(StartFault::world(format!("the reactor cannot poll: {error}"))),
         Err(_) => {
-            let recent = reactor.recent_events();
-            tracing::error!("The reactor panicked after these events: {recent}");
-            match reactor.dump_after_panic() {
-                Some(Ok(dumped)) => {
-                    let (events, path) = (dumped.events, dumped.path.display());
-                    tracing::error!("The last {events} events are in {path} (kvtide replay).");
-                }
-                Some(Err(error)) => tracing::error!("They could not be written down: {error}"),
-                None => {}
-            }
-            reactor.end_recording(false);
-            if let Some(thread) = record {
-                thread.within(LOG_PATIENCE);
+            // The server ends, even if something is so broken that it cannot be told of.
+            let told = catch_unwind(AssertUnwindSafe(|| tell_of_panic(reactor, record)));
+            if told.is_err() {
+                tracing::error!("What led to it could not be written down: that panicked, too.");
             }
             tracing::error!("The reactor panicked and cannot go on; the server aborts.");
             log::flush(LOG_PATIENCE);
             std::process::abort();
         }
+    }
+}
+
+/// What a reactor that has panicked leaves behind. Every wait in it has an end.
+fn tell_of_panic(reactor: &mut Reactor<Engine>, record: Option<&Ending>) {
+    let recent = reactor.recent_events();
+    tracing::error!("The reactor panicked after these events: {recent}");
+    match reactor.dump_after_panic() {
+        Some(Ok(dumped)) => {
+            let (events, path) = (dumped.events, dumped.path.display());
+            tracing::error!("The last {events} events are in {path} (kvtide replay).");
+        }
+        Some(Err(error)) => tracing::error!("They could not be written down: {error}"),
+        None => {}
+    }
+    reactor.end_recording(false);
+    if let Some(thread) = record {
+        thread.within(LOG_PATIENCE);
     }
 }
 

@@ -2,8 +2,13 @@
 
 use crate::earlier::VERSION_1;
 use crate::folder::Folder;
+use kvtide_core::effect::Outbox;
+use kvtide_core::event::Event;
 use kvtide_core::recording::frame::HEAD_BYTES;
-use kvtide_core::recording::{Fault, Header, Malformed, Reader, decode};
+use kvtide_core::recording::{
+    Fault, Frame, Header, Malformed, Part, Reader, Recorder, Secret, decode,
+};
+use kvtide_core::time::Instant;
 use kvtide_tests::{binary, child};
 use std::process::Command;
 use std::time::Duration;
@@ -86,4 +91,29 @@ fn the_command_names_file_and_offset() {
     let (code, output) = replay(b"GIF89a");
     assert_eq!(code, 3, "{output}");
     assert!(output.contains("at offset 0: this is no recording of kvtide"), "{output}");
+}
+
+/// Right checksums around numbers that cannot be counted on.
+#[test]
+fn numbers_at_the_end_of_counting_are_faults() {
+    let (header, _) = Header::read(VERSION_1).expect("it has a header");
+    let mut recorder = Recorder::new(Secret::new([7; 16]));
+    recorder.begins(Instant(1), &Event::Tick);
+    recorder.ended(&[], &Part::since((0, 0), &Outbox::default()));
+    let frame = recorder.close().expect("it holds an event");
+    let file = |frames: &[Frame]| {
+        let mut file = header.bytes();
+        for frame in frames {
+            let (head, entries) = frame.bytes();
+            file.extend_from_slice(&head);
+            file.extend_from_slice(entries);
+        }
+        file
+    };
+    let last = Frame { number: u64::MAX, ..frame.clone() };
+    let fault = decode(&file(&[last, frame.clone()])).expect_err("no frame comes after that");
+    assert_eq!(fault.fault, Fault::Order { expected: u64::MAX, found: 0 });
+    let last = Frame { first_event: u64::MAX, ..frame };
+    let fault = decode(&file(&[last])).expect_err("no event comes after that");
+    assert_eq!(fault.fault, Fault::Value { what: "the number of an event" });
 }

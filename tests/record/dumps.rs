@@ -5,8 +5,10 @@ use crate::harness::{Client, Script, config, reactor};
 use crate::runs::{replay, start, stop, work};
 use kvtide::reactor::ListenAddress;
 use kvtide::record::{RecordOptions, start as record};
+use kvtide_core::effect::Outbox;
 use kvtide_core::event::Event;
-use kvtide_core::recording::{Reader, decode};
+use kvtide_core::recording::{Frame, Header, Part, Reader, Recorder, Secret, decode};
+use kvtide_core::time::Instant;
 use kvtide_tests::http;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -14,9 +16,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 #[test]
-fn a_dump_can_be_asked_for_by_signal_and_over_http() {
+fn a_dump_can_be_asked_for_over_http() {
     let folder = Folder::new("dumps");
-    let mut server = start(&["--dump-dir", &folder.file(".")]);
+    let server = start(&["--dump-dir", &folder.file(".")]);
     work(&server, 2);
     let answer = http::request(server.admin, "POST", "/debug/dump", None).expect("it answers");
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -26,31 +28,73 @@ fn a_dump_can_be_asked_for_by_signal_and_over_http() {
     assert_eq!(told["bytes"], bytes.len() as u64);
     let events = decode(&bytes).expect("it is whole");
     assert_eq!((&told["events"], &told["whole"]), (&Value::from(events), &Value::from(true)));
-    server.signal(Signal::USR2).unwrap_or_else(|why| panic!("{why}"));
-    let dumped = server.until(|status| {
-        status["kvtide"]["reactor"]["totals"]["recording_dumps"].as_u64() == Some(2)
-    });
-    dumped.unwrap_or_else(|why| panic!("{why}"));
-    let second = folder.file(&format!("kvtide-{}-1.dump", server.id()));
-    assert!(decode(&std::fs::read(&second).expect("by signal")).expect("it is whole") >= events);
     let (code, output) = replay(&[&path]);
     assert_eq!(code, 0, "{output}");
     assert!(output.contains("every effect and fact is the same."), "it began with the server");
+    stop(server);
+}
+
+#[test]
+fn a_dump_can_be_asked_for_by_signal() {
+    let folder = Folder::new("signal");
+    let mut server = start(&["--dump-dir", &folder.file(".")]);
+    work(&server, 2);
+    server.signal(Signal::USR2).unwrap_or_else(|why| panic!("{why}"));
+    let dumped = server.until(|status| dumps_of(status) == 1);
+    dumped.unwrap_or_else(|why| panic!("{why}"));
+    let path = folder.file(&format!("kvtide-{}-0.dump", server.id()));
+    assert!(decode(&std::fs::read(&path).expect("by signal")).expect("it is whole") > 10);
     let log = stop(server);
     assert!(log.contains("SIGUSR2: the last "), "{log}");
 }
 
+fn dumps_of(status: &Value) -> u64 {
+    status["kvtide"]["reactor"]["totals"]["recording_dumps"].as_u64().expect("a count")
+}
+
+/// Dumps were written as fast as they were asked for: thousands of them, each of the whole ring,
+/// and the recording lost its place in the queue to them. One a second is written now, the others
+/// are told why not, and the recording is whole.
 #[test]
-fn more_dumps_than_are_kept_take_the_place_of_older_ones() {
-    let folder = Folder::new("many");
-    let server = start(&["--dump-dir", &folder.file(".")]);
-    for _ in 0..9 {
-        let answer = http::request(server.admin, "POST", "/debug/dump", None).expect("it answers");
-        assert_eq!(answer.status, 200, "{}", answer.body);
+fn a_flood_of_dumps_costs_the_recording_nothing() {
+    let folder = Folder::new("flood");
+    let file = folder.file("recording");
+    let mut server = start(&["--record", &file, "--dump-dir", &folder.file(".")]);
+    let address = server.admin;
+    let asking: Vec<_> = (0..16)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let ask = |_| {
+                    let answer = http::request(address, "POST", "/debug/dump", None);
+                    answer.expect("it answers")
+                };
+                (0..20).map(ask).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    work(&server, 3);
+    let answers: Vec<_> =
+        asking.into_iter().flat_map(|asking| asking.join().expect("they ask")).collect();
+    let (written, refused): (Vec<_>, Vec<_>) =
+        answers.iter().partition(|answer| answer.status == 200);
+    assert!(!written.is_empty(), "the first is written");
+    assert!(!refused.is_empty(), "sixteen who ask at once do not all get one");
+    for answer in refused {
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        let why = ["a dump is being written", "less than a second old"];
+        assert!(why.iter().any(|why| answer.body.contains(why)), "{}", answer.body);
     }
-    let files = std::fs::read_dir(folder.path()).expect("it is there").count();
-    assert_eq!(files, 4);
+    let count = written.len() as u64;
+    let counted = server.until(|status| {
+        let gaps = &status["kvtide"]["reactor"]["totals"]["recording_gaps"];
+        assert_eq!(gaps.as_u64(), Some(0), "the recording goes on");
+        dumps_of(status) == count
+    });
+    counted.unwrap_or_else(|why| panic!("{why}"));
     stop(server);
+    let (code, output) = replay(&[&file]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("every effect and fact is the same.\n"), "{output}");
 }
 
 /// Whoever puts a link where a dump will be must not have it overwrite what the link means.
@@ -123,4 +167,32 @@ fn what_led_to_a_panic_is_written_down() {
         }
         assert_eq!(last, Some(("ping", false)), "{}", path.display());
     }
+}
+
+/// Of a server that is older than its flight recorder nothing can be replayed, but where it
+/// panicked is the last thing in the dump.
+#[test]
+fn a_panic_dump_that_cannot_be_replayed_shows_where_it_was() {
+    let folder = Folder::new("midst");
+    let header =
+        Header { recording: 7, tokens: false, writer: "1\u{1b}[31m".to_owned(), config: config() };
+    let mut recorder = Recorder::new(Secret::new([7; 16]));
+    for second in 0..3 {
+        recorder.begins(Instant::from_secs(100 + second), &Event::Tick);
+        recorder.ended(&[], &Part::since((0, 0), &Outbox::default()));
+    }
+    let bytes = 1 << 30;
+    recorder.begins(Instant::from_secs(107), &Event::ArenaGrown { bytes });
+    let frame = Frame { number: 4, first_event: 50, ..recorder.close().expect("four events") };
+    let (head, entries) = frame.bytes();
+    let file = folder.file("kvtide-1-panic.dump");
+    std::fs::write(&file, [&header.bytes(), &head[..], entries].concat()).expect("it is ours");
+    let (code, output) = replay(&[&file]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("nothing was checked"), "{output}");
+    let event = "107.000000        53 arena grown to 1073741824 bytes";
+    assert_eq!(output.matches(event).count(), 2, "as the last line and the last word: {output}");
+    assert!(output.contains("The core panicked within the last event:\n"), "{output}");
+    assert_eq!(output.matches(" tick -> nothing").count(), 3, "{output}");
+    assert!(output.contains("kvtide 1\\u{1b}[31m;") && !output.contains('\u{1b}'), "{output}");
 }

@@ -70,8 +70,20 @@ fn parts_are_one_recording_until_the_first_is_gone() {
     assert!(output.contains("Replayed 900 events: every effect and fact is the same."), "{output}");
     assert!(output.contains("recording.2, ") && output.contains("recording.1, "), "{output}");
 
+    let (code, output) = replay(&[&folder.file("recording.1")]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("recording.2, ") && output.contains("is the same."), "{output}");
+
     let middle = std::fs::read(part(&path, 1)).expect("it is there");
     std::fs::remove_file(part(&path, 1)).expect("it is ours");
+    let (code, output) = replay(&[&file]);
+    assert_eq!(code, 3, "{output}");
+    assert!(output.contains("a part is missing"), "{output}");
+    std::fs::write(part(&path, 1), &middle[10..]).expect("it is ours");
+    let (code, output) = replay(&[&file]);
+    assert_eq!(code, 3, "{output}");
+    assert!(output.contains("recording.1: at offset 0: "), "{output}");
+
     std::fs::rename(part(&path, 2), part(&path, 1)).expect("it is ours");
     let (code, output) = replay(&[&file]);
     assert_eq!(code, 3, "{output}");
@@ -81,6 +93,28 @@ fn parts_are_one_recording_until_the_first_is_gone() {
     let (code, output) = replay(&[&file]);
     assert_eq!(code, 0, "{output}");
     assert!(output.contains("begin in the midst of a run, so nothing was checked"), "{output}");
+
+    let newest = std::fs::read(&path).expect("it is there");
+    std::fs::write(&path, &newest[..newest.len() - 20]).expect("it is ours");
+    let (code, output) = replay(&[&file]);
+    assert_eq!(code, 3, "{output}");
+    assert!(output.contains("events before it were read; none was checked."), "{output}");
+}
+
+/// The server is started again with the same file, and what it had recorded before is still one
+/// recording.
+#[test]
+fn an_earlier_recording_of_several_parts_can_be_replayed() {
+    let folder = Folder::new("earlier");
+    let path = folder.path().join("recording");
+    record(&path, 900);
+    record(&path, 3);
+    let (code, output) = replay(&[&folder.file("recording.old")]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("Replayed 900 events: every effect and fact is the same."), "{output}");
+    let (code, output) = replay(&[&folder.file("recording")]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("Replayed 3 events: every effect and fact is the same."), "{output}");
 }
 
 #[test]

@@ -254,10 +254,10 @@ fn a_server_that_was_killed_leaves_what_it_had_recorded() {
     );
     let server = start(&["--record", &file]);
     stop(server);
-    let older = folder.file("recording.1");
+    let older = folder.file("recording.old");
     assert!(Path::new(&older).exists(), "what the killed server left is kept");
     let (code, output) = replay(&[&file]);
-    assert_eq!((code, output.contains("recording.1")), (0, false), "{output}");
+    assert_eq!((code, output.contains("recording.old")), (0, false), "{output}");
     let (code, output) = replay(&[&older]);
     assert_eq!(code, 0, "{output}");
 }

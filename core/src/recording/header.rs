@@ -46,6 +46,11 @@ impl Header {
         bytes
     }
 
+    /// Whether a file that begins with these bytes says that it is a recording.
+    pub fn is_at(beginning: &[u8]) -> bool {
+        beginning.starts_with(&MAGIC)
+    }
+
     /// The header at the beginning of a file, and its length.
     pub fn read(file: &[u8]) -> Result<(Header, usize), Malformed> {
         let mut input = Input::new(file, 0);

@@ -104,8 +104,9 @@ impl<'f> Reader<'f> {
         }
         let (head, entries) = frame::read(&mut self.frames)?;
         match self.frame {
-            Some(before) if head.number != before + 1 => {
-                let fault = Fault::Order { expected: before + 1, found: head.number };
+            Some(before) if before.checked_add(1) != Some(head.number) => {
+                let expected = before.saturating_add(1);
+                let fault = Fault::Order { expected, found: head.number };
                 return Err(start.fault(fault));
             }
             Some(_) if head.first_event != self.event => {
@@ -163,7 +164,8 @@ impl<'f> Reader<'f> {
         let has_outcome = is_event && !entries.is_empty();
         let outcome = if has_outcome { Some(Outcome::read(entries)?) } else { None };
         let number = self.event;
-        self.event += u64::from(is_event);
+        let next = self.event.checked_add(u64::from(is_event));
+        self.event = next.ok_or_else(|| value("the number of an event"))?;
         Ok(Entry {
             number,
             at: self.at,

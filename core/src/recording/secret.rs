@@ -1,6 +1,8 @@
 //! What stands for a chunk, a request and a salt in a recording: SipHash-2-4 under a secret that is
-//! never written. Its one invariant: equal things have equal numbers within one recording, and
-//! nobody without the secret can say which thing a number stands for, or check a guess.
+//! never written. Its one invariant: equal things have equal numbers within one run of a server, in
+//! its recording and its dumps, and nobody who has no more than the files can say which thing a
+//! number stands for, or check a guess. Whoever could send requests to the server meanwhile can
+//! check one: he knows which entries are his own.
 
 use crate::names::ChunkHash;
 
@@ -12,7 +14,7 @@ pub trait Naming {
     fn salt(&self, salt: &str) -> u64;
 }
 
-/// The key of one recording.
+/// The key of one run.
 #[derive(Clone)]
 pub struct Secret {
     low: u64,

@@ -1,5 +1,5 @@
-//! `POST /debug/dump`: the last minute as a file beside the server (docs/recording.md). Not of the
-//! peer's routes.
+//! `POST /debug/dump`: the last minute as a file in `--dump-dir` (docs/recording.md). Not of the
+//! peer's routes. Its one invariant: the answer says where the file is, or why there is none.
 
 use super::answer::{detail, ok, reason};
 use super::reach::told;

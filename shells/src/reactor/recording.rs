@@ -1,5 +1,5 @@
 //! The reactor's side of recording: dumps that are asked for, and the end. Invariant: nothing here
-//! touches a disk, but for the dump after a panic, when nobody is served any more.
+//! touches a disk or waits for one, but for the dump after a panic, when nobody is served any more.
 
 use super::Reactor;
 use super::shared::Desk;

@@ -3,7 +3,6 @@
 //! can be read without those before it.
 
 use kvtide_core::recording::Frame;
-use kvtide_core::recording::recorder::FRAME_BYTES;
 use kvtide_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 
@@ -60,8 +59,6 @@ const KEPT: Duration = Duration::from_secs(60);
 pub const BYTES_MAX: u64 = 64 << 20;
 /// What a frame takes beside its entries.
 const FRAME_OVERHEAD: u64 = (size_of::<Frame>() + 64) as u64;
-/// Nearly every frame is closed as soon as it has this size.
-pub const FRAME_BYTES_USUAL: u64 = FRAME_BYTES as u64 + FRAME_OVERHEAD;
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
 //! The thread that writes: recordings frame by frame, dumps as they are asked for. Its one
 //! invariant: a disk that fails costs the recording its end and nobody else anything.
 
-use super::Counts;
 use super::dump::{DumpTeller, Dumps};
+use super::{Counts, Underway};
 use kvtide_core::recording::Frame;
 use kvtide_lanes::lane::Consumer;
 use std::io;
@@ -16,7 +16,18 @@ pub enum Letter {
         frames: Vec<Frame>,
         until: u64,
         tell: DumpTeller,
+        underway: Underway,
     },
+}
+
+impl Letter {
+    /// What it keeps in memory. The frames of a dump are the flight recorder's.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Letter::Frame(frame) => frame.file_bytes(),
+            Letter::Dump { .. } => 0,
+        }
+    }
 }
 
 /// Where frames go.
@@ -34,18 +45,25 @@ pub fn keep_writing(
     mut dumps: Dumps,
     counts: &Counts,
 ) {
+    dumps.forget_old_panics();
     let mut taken = Vec::new();
     while letters.wait(&mut taken) {
         for letter in taken.drain(..) {
+            let bytes = letter.bytes();
             match letter {
                 Letter::Frame(frame) => write(&mut store, &frame, counts),
-                Letter::Dump { frames, until, tell } => {
+                Letter::Dump { frames, until, tell, underway } => {
                     let dumped = dumps.write(&frames, until);
                     counts.dumps.fetch_add(dumped.is_ok().into(), Ordering::Relaxed);
+                    drop((frames, underway));
                     tell(dumped.map_err(|error| error.to_string()));
                 }
             }
+            counts.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
+    }
+    if let Some(mark) = counts.last_mark().take() {
+        write(&mut store, &mark, counts);
     }
 }
 
@@ -71,6 +89,7 @@ mod tests {
     use kvtide_core::recording::Mark;
     use kvtide_core::time::Instant;
     use kvtide_lanes::lane::lane;
+    use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, Mutex};
 
     /// A disk with room for two frames.
@@ -100,12 +119,18 @@ mod tests {
             assert!(to_thread.put(Letter::Frame(frame)).is_ok(), "there is room");
         }
         let (answered, dumped) =
-            (Arc::new(Mutex::new(None)), Dumps::new("/no/such".into(), Arc::default()));
+            (Arc::new(Mutex::new(None)), Dumps::new("/no/such".into(), Arc::default(), 7));
         let answer = answered.clone();
         let tell: DumpTeller = Box::new(move |dumped| {
             *answer.lock().expect("nobody panicked") = Some(dumped);
         });
-        let letter = Letter::Dump { frames: Vec::new(), until: 0, tell };
+        let underway = Arc::new(AtomicBool::new(true));
+        let letter = Letter::Dump {
+            frames: Vec::new(),
+            until: 0,
+            tell,
+            underway: Underway(underway.clone()),
+        };
         assert!(to_thread.put(letter).is_ok(), "there is room");
         drop(to_thread);
         let (told, counts) = (Arc::new(Mutex::new(Vec::new())), Counts::default());
@@ -113,6 +138,7 @@ mod tests {
         assert_eq!(*told.lock().expect("nobody panicked"), ["frame 0", "frame 1", "lost 2"]);
         assert_eq!(counts.frames.load(Ordering::Relaxed), 2);
         assert_eq!(counts.gaps.load(Ordering::Relaxed), 1);
+        assert!(!underway.load(Ordering::Acquire), "the next one can be asked for");
         let answer = answered.lock().expect("nobody panicked").take().expect("it was answered");
         assert!(answer.expect_err("there is no folder").starts_with("/no/such/"));
     }

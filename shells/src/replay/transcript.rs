@@ -5,6 +5,7 @@ use super::flags::ReplayFlags;
 use kvtide_core::event::{Ask, Event, Keys, OperatorAsk};
 use kvtide_core::recording::{Entry, Happened};
 use std::collections::VecDeque;
+use std::str::EscapeDebug;
 
 /// Keeps the lines that are to be shown, and the last ones in case something goes wrong.
 #[derive(Clone, Debug)]
@@ -106,11 +107,11 @@ fn describe(event: &Event<'_>) -> String {
 fn describe_ask(ask: &Ask<'_>) -> String {
     match ask {
         Ask::Register(registration) => {
-            let (instance, model) = (registration.instance.0, registration.model);
+            let (instance, model) = (registration.instance.0, plain(registration.model));
             format!(" i{instance:x} {model} world={}", registration.world_size)
         }
         Ask::RegisterRefused { instance, model, reason } => {
-            format!(" i{:x} {model} {}", instance.0, reason.label())
+            format!(" i{:x} {} {}", instance.0, plain(model), reason.label())
         }
         Ask::Unregister { instance } => format!(" i{:x}", instance.0),
         Ask::Ping { instance } => instance.map_or(String::new(), |id| format!(" i{:x}", id.0)),
@@ -135,13 +136,18 @@ fn describe_ask(ask: &Ask<'_>) -> String {
 fn describe_keys(keys: &Keys<'_>) -> String {
     let Keys { model, salt, request, world_size, worker, readers, .. } = keys;
     let worker = worker.map_or("all".to_owned(), |worker| worker.to_string());
-    let (first, end) = (keys.first_chunk, keys.end_chunk);
+    let (first, end, model) = (keys.first_chunk, keys.end_chunk, plain(model));
     let salt = if salt.is_empty() { String::new() } else { format!(" salt={salt}") };
     let last = keys.hashes.last().map_or(String::new(), |hash| format!(" last={hash:?}"));
     format!(
         " {model}{salt} request={request} rank={worker}/{world_size} readers={readers} \
          chunks={first}..{end}{last}"
     )
+}
+
+/// A name that a client has chosen, which may be meant for the terminal that shows it.
+fn plain(name: &str) -> EscapeDebug<'_> {
+    name.escape_debug()
 }
 
 fn request_of<'a>(entry: &Entry<'a>) -> Option<&'a str> {
@@ -157,5 +163,16 @@ fn request_of<'a>(entry: &Entry<'a>) -> Option<&'a str> {
         | Ask::WaitPrefetch { request, .. }
         | Ask::EndSession { request, .. } => Some(request),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_nothing_to_a_terminal() {
+        let name = "a/model-7B\u{1b}[2J\r\n12.000000 forged\u{202e}";
+        assert_eq!(plain(name).to_string(), "a/model-7B\\u{1b}[2J\\r\\n12.000000 forged\\u{202e}");
     }
 }
