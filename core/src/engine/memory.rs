@@ -70,6 +70,7 @@ mod tests {
 
     /// Ten million objects of 512 bytes (design §8).
     #[test]
+    #[cfg_attr(miri, ignore = "ten million entries take it hours")]
     fn p3_an_object_costs_at_most_256_bytes_beside_its_own() {
         const OBJECTS: usize = 10_000_000;
         let policies =
