@@ -10,7 +10,7 @@ mod restart;
 use crate::calls::{Call, Range};
 use crate::memory::Memory;
 use crate::model::{Arena, Key, Model, News, ObjectNumber, Removed, Rules, Scope, Transfer};
-use crate::model::{Turn, Use};
+use crate::model::{Over, Turn, Use};
 use crate::reach::{Reach, State};
 use crate::transcript::{Input, Transcript};
 use kvtide_core::config::{Config, PolicyKind, PoolKind};
@@ -245,7 +245,7 @@ impl Bench {
             Input::Asked { call, .. } => call.range(),
             _ => None,
         };
-        self.model.hear(&news, asked)?;
+        self.model.hear(&news, asked, over(input))?;
         let mut seen = Vec::new();
         match input {
             Input::Tick => {
@@ -389,6 +389,19 @@ impl Bench {
             self.memory.check(self.places[&number], number)?;
         }
         Ok(())
+    }
+}
+
+/// What an event says is over.
+fn over(input: &Input) -> Over {
+    match input {
+        Input::ConnectionEnded { connection } => {
+            Over { connection: Some(*connection), body: None }
+        }
+        Input::ReceiveEnded { ticket, complete, .. } => {
+            Over { connection: None, body: Some((*ticket, *complete)) }
+        }
+        _ => Over::default(),
     }
 }
 

@@ -3,12 +3,13 @@
 
 use crate::bench::{Bench, Lent, Seen};
 use crate::calls::Call;
+use crate::memory::grains;
 use crate::model::{Kind, Model};
 use crate::transcript::Input;
 use kvtide_core::event::{BodyOutcome, SendOutcome};
 use kvtide_core::names::{Connection, Reply, Ticket};
 use kvtide_core::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether a request is one that an honest client sends there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +99,8 @@ pub struct Stage {
     pub bench: Bench,
     pub now: Instant,
     lent: BTreeMap<Reply, Vec<Lent>>,
+    /// Grains that were written of what a request was lent.
+    written: BTreeSet<(Reply, u32, u64)>,
     streams: BTreeMap<Reply, Open>,
     connections: BTreeMap<Connection, bool>,
 }
@@ -114,6 +117,7 @@ impl Stage {
             bench,
             now: Instant::ZERO,
             lent: BTreeMap::new(),
+            written: BTreeSet::new(),
             streams: BTreeMap::new(),
             connections: BTreeMap::new(),
         }
@@ -127,6 +131,7 @@ impl Stage {
                 let lent = self.lent.get(reply).into_iter().flatten();
                 for lent in lent.filter(|lent| lent.chunk == *chunk) {
                     self.bench.memory.write(lent.place, *grain, lent.object)?;
+                    self.written.insert((*reply, *chunk, *grain));
                 }
                 return Ok(());
             }
@@ -146,6 +151,11 @@ impl Stage {
                     return Ok(());
                 }
                 if let Sense::Commit(of) = sense {
+                    // Nobody commits what is not written.
+                    let writes = matches!(call, Call::CommitStore { .. });
+                    if writes && !self.has_written(of, u32::MAX) {
+                        return Ok(());
+                    }
                     self.lent.remove(of);
                 }
                 Input::Asked { reply: *reply, call: call.clone() }
@@ -155,12 +165,25 @@ impl Stage {
                 Input::SendEnded { ticket, outcome: *outcome }
             }
             Deed::ReceiveEnded { reply, complete, outcome } => {
+                if !self.has_written(reply, *complete) {
+                    return Ok(());
+                }
                 let Some(ticket) = self.end(reply) else { return Ok(()) };
                 Input::ReceiveEnded { ticket, complete: *complete, outcome: *outcome }
             }
             Deed::Other(input) => input.clone(),
         };
         self.feed(&input)
+    }
+
+    /// Whether all is written of the first `chunks` of what a request was lent.
+    fn has_written(&self, reply: &Reply, chunks: u32) -> bool {
+        let mut lent = self.lent.get(reply).into_iter().flatten();
+        lent.all(|lent| {
+            let mut grains = 0..grains(lent.place);
+            let is_written = |grain| self.written.contains(&(*reply, lent.chunk, grain));
+            lent.chunk >= chunks || grains.all(is_written)
+        })
     }
 
     fn feed(&mut self, input: &Input) -> Result<(), String> {
@@ -174,6 +197,7 @@ impl Stage {
             }
             Input::Restarted => {
                 self.lent.clear();
+                self.written.clear();
                 self.streams.clear();
                 self.connections.clear();
             }

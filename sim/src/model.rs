@@ -9,6 +9,7 @@
 //!
 //! Of the core it uses the vocabulary: events, names, and time, in which promises are given.
 
+mod aborts;
 mod clients;
 mod holds;
 mod order;
@@ -181,6 +182,14 @@ pub struct Rules {
     pub copies: usize,
 }
 
+/// What the event itself says is over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Over {
+    pub connection: Option<Connection>,
+    /// A body, and the chunks of it that came whole.
+    pub body: Option<(Ticket, u32)>,
+}
+
 /// How the event just handled has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
@@ -202,6 +211,8 @@ pub struct Model {
     /// How the event before that had ended.
     before: Turn,
     holds: holds::Leaving,
+    /// Connections that have ended.
+    ended: BTreeSet<Connection>,
     /// Bytes of the arena that can be used.
     grown: u64,
     uses: u64,
@@ -236,6 +247,7 @@ impl Model {
             turn: Turn::default(),
             before: Turn::default(),
             holds: holds::Leaving::default(),
+            ended: BTreeSet::new(),
             grown: 0,
             uses: 0,
             was_forced: false,
@@ -272,11 +284,12 @@ impl Model {
 
     /// Takes in what went away. Before the answers of the same event are judged. `asked` is the
     /// range that the event is about: a store keeps what is there of it.
-    pub fn hear(&mut self, news: &News, asked: Option<&Range>) -> Verdict {
+    pub fn hear(&mut self, news: &News, asked: Option<&Range>, over: Over) -> Verdict {
+        self.ended.extend(over.connection);
         self.hear_watermark(news)?;
         self.hear_uses(&news.uses, asked)?;
         for (key, why) in &news.aborted {
-            self.aborted(key, *why)?;
+            self.aborted(key, *why, news, over)?;
         }
         for (instance, by_silence) in &news.instances_ended {
             self.instance_ended(*instance, *by_silence)?;
@@ -302,22 +315,6 @@ impl Model {
         }
         self.objects[number.0 as usize].state = State::Gone;
         self.no_longer_present(number);
-        Ok(())
-    }
-
-    fn aborted(&mut self, key: &Key, why: Aborted) -> Verdict {
-        let number = self.index.remove(key).ok_or("I-49: aborted what was not reserved")?;
-        let object = &mut self.objects[number.0 as usize];
-        check(object.state == State::Staged, "I-49: aborted what was committed")?;
-        match why {
-            Aborted::WriteTtl => {
-                let due = object.reserved_at + self.rules.write_ttl;
-                check(self.now >= due, "I-44: the write TTL passed early")?;
-            }
-            Aborted::Forced => check(object.forced, "a forced clear that nobody asked for")?,
-            Aborted::StreamEnded | Aborted::InstanceEnded | Aborted::Body => {}
-        }
-        object.state = State::Gone;
         Ok(())
     }
 
