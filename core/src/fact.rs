@@ -334,7 +334,8 @@ pub enum Fact {
         keys: KeyRange,
         readers: u16,
     },
-    /// Lease units given back, one per key, with how.
+    /// Leases given back, one per key, with how: of one reader where he has come or gone, else of
+    /// all that had not come yet at once.
     ReadFinished {
         keys: KeyRange,
         why: LeaseEnd,

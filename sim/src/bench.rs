@@ -45,6 +45,17 @@ pub struct Lent {
     pub object: ObjectNumber,
 }
 
+/// What was told of the leases of one key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// Leases begun, less ends.
+    cells: i64,
+    /// Readers that they were promised to, less ends.
+    units: i64,
+    /// A forced clear took the object: ends of its leases have nothing to name.
+    is_taken: bool,
+}
+
 struct Open {
     call: Call,
     asked: Instant,
@@ -75,10 +86,13 @@ pub struct Bench {
     pub events: u64,
     kept: Option<Vec<(Vec<Fact>, Vec<FactKey>)>>,
     /// Lease units told of, by what they are leases of.
-    leases: BTreeMap<(ScopeId, ChunkHash), i64>,
+    leases: BTreeMap<(ScopeId, ChunkHash), Told>,
     /// Those of which more were told to end than to begin.
     overdrawn: BTreeSet<(ScopeId, ChunkHash)>,
     audit: Scratch,
+    /// Looks at the watermark since an emptied window is kept.
+    looks: u32,
+    was_keeping: bool,
 }
 
 impl Bench {
@@ -106,6 +120,8 @@ impl Bench {
             leases: BTreeMap::new(),
             overdrawn: BTreeSet::new(),
             audit: Scratch::default(),
+            looks: 0,
+            was_keeping: false,
         }
     }
 
@@ -176,6 +192,7 @@ impl Bench {
             self.ended.insert(*connection);
         }
         self.check_work(input)?;
+        self.check_kept()?;
         self.engine
             .audit_with(&mut self.audit)
             .map_err(|violation| format!("audit, {}: {}", violation.invariant, violation.found))?;
@@ -395,9 +412,7 @@ impl Bench {
 /// What an event says is over.
 fn over(input: &Input) -> Over {
     match input {
-        Input::ConnectionEnded { connection } => {
-            Over { connection: Some(*connection), body: None }
-        }
+        Input::ConnectionEnded { connection } => Over { connection: Some(*connection), body: None },
         Input::ReceiveEnded { ticket, complete, .. } => {
             Over { connection: None, body: Some((*ticket, *complete)) }
         }

@@ -151,6 +151,8 @@ struct Object {
     place: Place,
     /// When it was used last, in numbers of uses.
     used: u64,
+    /// A lease of an earlier object under its key may still be told of as a use.
+    is_heir: bool,
 }
 
 /// Times and sizes that the promises depend on.
@@ -216,7 +218,8 @@ pub struct Model {
     /// Bytes of the arena that can be used.
     grown: u64,
     uses: u64,
-    was_forced: bool,
+    /// What forced clears took while somebody may have been promised it.
+    taken: BTreeSet<Key>,
     /// A pass of the tick has begun and ended with this event.
     is_passing: bool,
     /// A stretch of the arena may be kept for somebody who was put off, for so many looks at the
@@ -250,7 +253,7 @@ impl Model {
             ended: BTreeSet::new(),
             grown: 0,
             uses: 0,
-            was_forced: false,
+            taken: BTreeSet::new(),
             is_passing: false,
             kept_for: 0,
             objects: Vec::new(),
@@ -287,7 +290,7 @@ impl Model {
     pub fn hear(&mut self, news: &News, asked: Option<&Range>, over: Over) -> Verdict {
         self.ended.extend(over.connection);
         self.hear_watermark(news)?;
-        self.hear_uses(&news.uses, asked)?;
+        self.hear_uses(news, asked)?;
         for (key, why) in &news.aborted {
             self.aborted(key, *why, news, over)?;
         }
@@ -320,7 +323,6 @@ impl Model {
 
     /// `clear`: everything unheld is absent from now on; with `force`, everything.
     pub fn clear(&mut self, force: bool) {
-        self.was_forced |= force;
         let (surely, maybe) = self.held();
         let numbers: Vec<ObjectNumber> = self.index.values().copied().collect();
         for number in numbers {
@@ -328,6 +330,9 @@ impl Model {
             object.forced |= force;
             if object.state != State::Resident {
                 continue;
+            }
+            if force {
+                self.taken.insert(object.key.clone());
             }
             let left = match (force, surely.contains(&number), maybe.contains(&number)) {
                 (true, _, _) => Sure::No,

@@ -25,7 +25,7 @@ use crate::transcript::Input;
 use clients::{Group, Process, Request};
 use kvtide_core::effect::Answer;
 use kvtide_core::engine::Alarm;
-use kvtide_core::fact::Fact;
+use kvtide_core::fact::{Fact, NoRoom};
 use kvtide_core::front::Front;
 use kvtide_core::names::{Connection, Reply, Ticket};
 use kvtide_core::rng::Rng;
@@ -436,7 +436,7 @@ impl World {
         let connection = reply.connection;
         let is_stunted =
             self.grown < self.profile.config.l1_bytes && self.grown == self.profile.grown_bytes_max;
-        let refused = |fact: &Fact| matches!(fact, Fact::WriteRefused { .. });
+        let refused = |fact: &Fact| matches!(fact, Fact::WriteRefused { why: NoRoom::Growing, .. });
         if is_stunted && self.bench.outbox().facts.iter().any(refused) {
             self.bench.reach.met(State::GrowthStopped);
         }

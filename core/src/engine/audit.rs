@@ -111,6 +111,13 @@ impl Engine {
             && (self.sessions.cells == 0 || !self.sessions.is_empty())
             && self.l1.staged == 0
             && self.l1.condemned == 0
+            && !self.l1.space.is_keeping()
+    }
+
+    /// Whether a window that was emptied is kept for whoever asked. That lasts until the second
+    /// tick of the watermark from then (I-37).
+    pub fn keeps_emptied(&self) -> bool {
+        self.l1.space.is_keeping() && self.l1.space.emptying().is_none()
     }
 }
 

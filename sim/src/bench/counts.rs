@@ -88,7 +88,7 @@ impl Bench {
                 State::NoRoomKeepsPrefix
             }
             (Call::Free { range }, _)
-                if !range.is_empty()
+                if self.model.has_given_back(range)
                     && !news.no_such_hold
                     && !out.facts.iter().any(|fact| matches!(fact, Fact::ReadFinished { .. })) =>
             {

@@ -1,6 +1,6 @@
 //! Facts, in the words of the model.
 
-use super::Bench;
+use super::{Bench, Told};
 use crate::calls::Call;
 use crate::model::{Aborted, Key, Missed, News, Refused, Removed, Scope, Use};
 use crate::transcript::Input;
@@ -106,9 +106,15 @@ impl Bench {
     /// What is told of leases adds up: no more of them have ended than have begun (I-52).
     pub(super) fn hear_leases(&mut self, out: &Outbox) -> Result<(), String> {
         for fact in &out.facts {
-            let (keys, units) = match fact {
-                Fact::ReadReserved { keys, readers } => (keys, *readers as i64),
-                Fact::ReadFinished { keys, .. } => (keys, -1),
+            let (keys, leases, units) = match fact {
+                Fact::ReadReserved { keys, readers } => (keys, 1, *readers as i64),
+                Fact::ReadFinished { keys, .. } => (keys, -1, -1),
+                Fact::Evicted { keys, why: Removal::ForcedClear } => {
+                    for key in keys.of(&out.keys) {
+                        self.leases.entry((key.scope, key.hash)).or_default().is_taken = true;
+                    }
+                    continue;
+                }
                 _ => continue,
             };
             if keys.is_empty() {
@@ -116,9 +122,10 @@ impl Bench {
             }
             for key in keys.of(&out.keys) {
                 let key = (key.scope, key.hash);
-                let left = self.leases.entry(key).or_default();
-                *left += units;
-                if *left < 0 {
+                let told = self.leases.entry(key).or_default();
+                told.cells += leases;
+                told.units += units;
+                if told.units < 0 {
                     self.overdrawn.insert(key);
                 } else {
                     self.overdrawn.remove(&key);
@@ -129,6 +136,16 @@ impl Bench {
             return Err("I-52: more leases have ended than had begun".into());
         }
         Ok(())
+    }
+
+    /// The other way round, when nobody holds anything: every lease that was told to begin was told
+    /// to end, for every reader or for all that had not come yet at once.
+    pub fn check_leases(&self) -> Result<(), String> {
+        let is_open = |told: &Told| told.cells > 0 && !told.is_taken;
+        match self.leases.values().find(|told| is_open(told)) {
+            None => Ok(()),
+            Some(told) => Err(format!("P4: I-52: leases were never told to end: {told:?}")),
+        }
     }
 
     /// Gauges are absolute: what is told last of the arena and of instances is what is (I-50).

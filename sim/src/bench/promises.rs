@@ -6,6 +6,7 @@ use crate::calls::Call;
 use crate::model::News;
 use crate::transcript::Input;
 use kvtide_core::effect::{Effect, OperatorAnswer, Outbox};
+use kvtide_core::fact::Fact;
 use kvtide_core::time::Instant;
 
 impl Bench {
@@ -24,6 +25,23 @@ impl Bench {
             return Err("P2: an operator has not exactly one answer".into());
         }
         Ok(())
+    }
+
+    /// What was emptied for a store is everybody's at the second look at the watermark (I-37).
+    pub(super) fn check_kept(&mut self) -> Result<(), String> {
+        let looked = |fact: &&Fact| matches!(fact, Fact::EvictionTick { .. });
+        // It is looked before anything is emptied.
+        let is_older = self.was_keeping;
+        self.was_keeping = self.engine.keeps_emptied();
+        if !self.was_keeping || !is_older {
+            self.looks = 0;
+            return Ok(());
+        }
+        self.looks += self.out.facts.iter().filter(looked).count() as u32;
+        if self.looks < 2 {
+            return Ok(());
+        }
+        Err("I-37: an emptied window is kept for longer than two ticks".into())
     }
 
     /// Who is parked waits for a lookup that is under way, and no longer than asked for (I-10).

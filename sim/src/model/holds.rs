@@ -145,6 +145,9 @@ impl Model {
         self.settle_given_up()?;
         self.settle_instances()?;
         self.forget_past();
+        if self.sessions.is_empty() {
+            self.taken.clear();
+        }
         Ok(())
     }
 }

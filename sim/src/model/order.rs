@@ -3,24 +3,28 @@
 //! The order of last use is kept as plainly as it can be: a number for every use, and whatever goes
 //! first must have the least of all that could go.
 
-use super::{Model, News, ObjectNumber, Removed, State, Use, Verdict, check};
+use super::{Model, News, ObjectNumber, Refused, Removed, Use, Verdict, check};
 use crate::calls::Range;
 use crate::model::Key;
 use std::collections::BTreeSet;
 
 impl Model {
     /// Uses and removals, as they came one after the other.
-    pub(super) fn hear_uses(&mut self, uses: &[(Key, Use)], asked: Option<&Range>) -> Verdict {
-        if uses.is_empty() {
+    pub(super) fn hear_uses(&mut self, news: &News, asked: Option<&Range>) -> Verdict {
+        if news.uses.is_empty() {
             return Ok(());
         }
         let (surely, maybe) = self.held();
-        for (key, what) in uses {
+        let size = self.size_asked_for(news);
+        for (key, what) in &news.uses {
             match what {
                 Use::Touched => self.touched(key),
                 Use::Removed(why) => {
                     if *why == Removed::InOrder {
-                        self.check_order(key, &maybe, asked)?;
+                        self.check_order(key, &maybe, asked, None)?;
+                    }
+                    if let (Removed::ForRoom, Some(size)) = (why, size) {
+                        self.check_room(key, size, (&surely, &maybe), asked)?;
                     }
                     self.removed(key, *why, &surely)?;
                 }
@@ -41,28 +45,75 @@ impl Model {
         self.objects[number.0 as usize].used = self.uses;
     }
 
-    /// Nothing that could have gone was used longer ago.
+    /// Nothing that could have gone, of this size if one is named, was used longer ago.
     fn check_order(
         &self,
         key: &Key,
         maybe_held: &BTreeSet<ObjectNumber>,
         asked: Option<&Range>,
+        size: Option<u64>,
     ) -> Verdict {
-        // After a forced clear a lease may be told of whose object has gone and come again.
-        if !self.rules.is_lru || self.was_forced {
+        let Some(picked) = self.index.get(key) else { return Ok(()) };
+        if !self.rules.is_lru || self.object(*picked).is_heir {
             return Ok(());
         }
-        let Some(picked) = self.index.get(key) else { return Ok(()) };
         let used = self.object(*picked).used;
-        let is_asked = |key: &Key| asked.is_some_and(|range| range.hashes.contains(&key.hash));
-        let mut older = self.index.iter().filter(|(key, number)| {
-            let object = self.object(**number);
-            object.used < used
-                && object.state == State::Resident
-                && !maybe_held.contains(number)
-                && !is_asked(key)
-        });
-        check(older.next().is_none(), "I-36: something that could go was used longer ago")
+        let mut could_go = self.could_go(maybe_held, asked, size);
+        let older = could_go.any(|number| self.object(number).used < used);
+        check(!older, "I-36: something that could go was used longer ago")
+    }
+
+    /// Something went for the sake of an object of this size: the first in order of its own size,
+    /// if one of those can go. With more in the order than the engine looks past, any of them does.
+    fn check_room(
+        &self,
+        key: &Key,
+        size: u64,
+        (surely, maybe): (&BTreeSet<ObjectNumber>, &BTreeSet<ObjectNumber>),
+        asked: Option<&Range>,
+    ) -> Verdict {
+        let Some(picked) = self.index.get(key) else { return Ok(()) };
+        if self.slot_bytes(*picked) != size {
+            let own = self.could_go(maybe, asked, Some(size)).next();
+            return check(own.is_none(), "I-35: another size went, and its own could");
+        }
+        let can_go = self
+            .residents()
+            .filter(|(_, number)| !surely.contains(number) || self.object(*number).forced);
+        if can_go.count() > LOOKED_PAST {
+            return Ok(());
+        }
+        self.check_order(key, maybe, asked, Some(size))
+    }
+
+    /// What surely could go, of one size or of any, for a store of this range.
+    fn could_go(
+        &self,
+        maybe_held: &BTreeSet<ObjectNumber>,
+        asked: Option<&Range>,
+        size: Option<u64>,
+    ) -> impl Iterator<Item = ObjectNumber> {
+        let is_asked = move |key: &Key| asked.is_some_and(|range| range.hashes.contains(&key.hash));
+        self.residents()
+            .filter(move |(key, number)| !maybe_held.contains(number) && !is_asked(key))
+            .map(|(_, number)| number)
+            .filter(move |number| size.is_none_or(|size| self.slot_bytes(*number) == size))
+    }
+
+    /// The size that a store asks room for. None where what goes may go for an earlier one, whose
+    /// stretch is being emptied.
+    fn size_asked_for(&self, news: &News) -> Option<u64> {
+        let is_put_off = news.refused.iter().any(|(_, why)| *why == Refused::Busy);
+        if is_put_off || self.kept_for > 0 || self.before.is_working {
+            return None;
+        }
+        let key = news.reserved.first().or(news.refused.first().map(|(key, _)| key))?;
+        Some(self.rules.arena.slot_bytes(key.scope.layout.bytes()?))
+    }
+
+    fn slot_bytes(&self, number: ObjectNumber) -> u64 {
+        let bytes = self.layout(number).bytes();
+        bytes.map_or(0, |bytes| self.rules.arena.slot_bytes(bytes))
     }
 
     /// The watermark was looked at.
@@ -97,10 +148,9 @@ impl Model {
 
     /// Bytes of the arena that are handed out.
     fn used_bytes(&self) -> u64 {
-        let bytes = |number: &ObjectNumber| {
-            let layout = self.object(*number).key.scope.layout;
-            layout.bytes().map_or(0, |bytes| self.rules.arena.slot_bytes(bytes))
-        };
-        self.placed().iter().map(bytes).sum()
+        self.placed().iter().map(|number| self.slot_bytes(*number)).sum()
     }
 }
+
+/// Objects in order that a full size class looks past before it asks for its coldest run.
+const LOOKED_PAST: usize = 64;

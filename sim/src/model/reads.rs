@@ -34,6 +34,21 @@ impl Model {
         sure
     }
 
+    /// Whether a forced clear may have taken something that the leases of a range name.
+    pub(super) fn may_be_taken(&self, range: &Range, scope: &Scope) -> bool {
+        let Some(session) = self.sessions.get(&*range.request) else { return false };
+        if !session.is_decided || session.is_vague {
+            return !self.taken.is_empty();
+        }
+        (range.first_chunk..range.end_chunk).any(|chunk| {
+            let at = chunk as usize * session.rows.len() + scope.rank as usize;
+            session.cells.get(at).is_some_and(|cell| match cell.object {
+                Some(number) => self.object(number).forced,
+                None => self.taken.contains(&cell.key),
+            })
+        })
+    }
+
     /// Whether a range names what its request has looked up, as far as that is known.
     pub(super) fn is_looked_up(&self, range: &Range, scope: &Scope) -> bool {
         let Some(session) = self.sessions.get(&*range.request) else { return false };
@@ -43,6 +58,16 @@ impl Model {
                 *cell.key.scope == *scope && cell.key.hash == range.hashes[chunk as usize]
             })
         })
+    }
+
+    /// Whether leases of a range were there and every one of them has been given back.
+    pub fn has_given_back(&self, range: &Range) -> bool {
+        let Some(session) = self.sessions.get(&*range.request) else { return false };
+        let rows = session.rows.len();
+        let end = (range.end_chunk as usize * rows).min(session.cells.len());
+        let first = (range.first_chunk as usize * rows).min(end);
+        let mut cells = session.cells[first..end].iter();
+        session.is_decided && first < end && cells.all(|cell| cell.most == 0)
     }
 
     /// A retrieve found everything: one reader of every cell has come.

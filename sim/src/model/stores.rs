@@ -107,6 +107,7 @@ impl Model {
     fn stage(&mut self, key: Key, place: Place) -> ObjectNumber {
         let number = ObjectNumber(self.objects.len() as u64);
         self.index.insert(key.clone(), number);
+        let is_heir = self.taken.contains(&key);
         self.objects.push(Object {
             key,
             state: State::Staged,
@@ -115,6 +116,7 @@ impl Model {
             reserved_at: self.now,
             place,
             used: 0,
+            is_heir,
         });
         number
     }

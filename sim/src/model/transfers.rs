@@ -349,7 +349,8 @@ impl Model {
         match news.missed {
             None => return check(range.is_empty(), "I-49: a read failed and nobody was told"),
             Some(Missed::NotFound) => {
-                check(self.was_forced, "F57: what was leased is gone, and nobody used force")?;
+                let taken = self.may_be_taken(range, &scope);
+                check(taken, "F57: what was leased is gone, and nobody used force")?;
             }
             Some(Missed::OtherKey) => {
                 let same = self.is_looked_up(range, &scope);

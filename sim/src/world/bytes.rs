@@ -152,7 +152,9 @@ impl World {
     ) -> Step {
         let Message { call, then, is_broken, .. } = message;
         match understood {
-            Understood::NotYet | Understood::Nothing => Ok(()),
+            Understood::NotYet => Ok(()),
+            Understood::Nothing if is_broken => Ok(()),
+            Understood::Nothing => Err(format!("P2: nobody answers a good request: {call:?}")),
             Understood::Call(got) if is_same(&call, &got) => {
                 if let Call::EndSession { hashes, .. } = &got
                     && self.profile.faults.damage == 0

@@ -86,6 +86,8 @@ impl L1 {
         let window = self.emptying.as_ref().map(|emptying| emptying.window);
         let together = window.is_some() == view.jobs.empties_window();
         check(together, "I-37", "a window is being emptied without a job, or the reverse")?;
+        let kept = self.space.emptying() == window;
+        check(kept, "I-37", "a window is kept for what is being emptied elsewhere, or not at all")?;
         let found = "a run gives no slot out, and nobody empties it";
         check(self.space.drains_only(window), "I-17", found)
     }

@@ -89,6 +89,12 @@ impl Space {
         self.kept.is_some()
     }
 
+    /// The window that is kept while runs in it are still to end.
+    pub(crate) fn emptying(&self) -> Option<Window> {
+        let kept = self.kept.filter(|kept| kept.stage == Stage::Emptying);
+        kept.map(|kept| kept.window)
+    }
+
     /// Whether an object of this size may have the window now.
     pub(super) fn is_kept_for(&self, slot_bytes: u64) -> bool {
         let kept = self.kept.filter(|kept| kept.stage != Stage::Emptying);
