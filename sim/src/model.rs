@@ -235,6 +235,8 @@ pub struct Model {
     instances: BTreeMap<InstanceId, Instance>,
     layouts: BTreeMap<(Rc<str>, u32), Registered>,
     registrations: u64,
+    /// Instances that ended by silence and have not come back.
+    reaped: BTreeSet<InstanceId>,
     /// Oldest first.
     told: VecDeque<InstanceId>,
     /// Requests whose session is surely unknown by now, and whether they were ended.
@@ -265,6 +267,7 @@ impl Model {
             instances: BTreeMap::new(),
             layouts: BTreeMap::new(),
             registrations: 0,
+            reaped: BTreeSet::new(),
             told: VecDeque::new(),
             past: BTreeMap::new(),
         }

@@ -294,7 +294,10 @@ impl World {
             Action::ReadOn { connection } => self.read_on(connection),
             Action::Work { holding } => self.work(holding),
             Action::Flow { ticket } => self.flow(ticket),
-            Action::StaleEnding { input } => self.feed(input),
+            Action::StaleEnding { input } => {
+                self.tally.came("completion twice");
+                self.feed(input)
+            }
             Action::Connect { process } => {
                 self.connect(process);
                 Ok(())

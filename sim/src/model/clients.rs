@@ -79,7 +79,13 @@ impl Model {
             has_pinged: false,
         };
         self.instances.insert(instance, entry);
+        self.reaped.remove(&instance);
         Ok(())
+    }
+
+    /// Whether an instance is unknown because it was silent for too long.
+    pub fn was_reaped(&self, instance: InstanceId) -> bool {
+        self.reaped.contains(&instance)
     }
 
     /// News that an instance is gone. Its uncommitted slots must have been given up with it.
@@ -88,6 +94,7 @@ impl Model {
         if by_silence {
             let silence = self.now.since(gone.last_seen);
             check(Some(silence) >= self.allowed(&gone), "reaped although it was heard of")?;
+            self.reaped.insert(instance);
         }
         let in_use = |layout: &Layout| {
             self.instances.values().any(|other| {

@@ -184,11 +184,13 @@ impl World {
         let begun = self.groups[group].begun;
         let reused = self.chance(self.profile.faults.reuse);
         let id: Rc<str> = if reused {
-            self.tally.came("request id used again");
             format!("shared-{}", self.rng.below(3)).into()
         } else {
             format!("request-{group}-{begun}").into()
         };
+        if reused && self.requests.iter().any(|earlier| earlier.range.request == id) {
+            self.tally.came("request id used again");
+        }
         let entry = &self.profile.groups[group];
         let all = self.rng.below(20) > 0;
         let range = Range {
@@ -472,7 +474,8 @@ impl World {
 
     /// Whether the scheduler forgets this request, here or earlier.
     fn is_dropped(&mut self, request: RequestNumber) -> bool {
-        if self.chance(self.profile.faults.abandon / 4) {
+        let is_new = !self.requests[request.0].is_dropped;
+        if self.chance(self.profile.faults.abandon / 4) && is_new {
             self.requests[request.0].is_dropped = true;
             self.tally.came("request abandoned");
         }

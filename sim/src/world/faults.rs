@@ -73,7 +73,9 @@ impl World {
             ("clock jumped over a grace", config.registration_grace),
         ];
         let (what, over) = over[self.pick(over.len())];
-        self.tally.came(what);
+        if over > Duration::ZERO {
+            self.tally.came(what);
+        }
         self.now = self.now + over + self.latency();
     }
 
@@ -150,6 +152,7 @@ impl World {
         self.waiting.retain(|reply, _| reply.connection != connection);
         let entry = &mut self.processes[process.0];
         entry.generation += 1;
+        entry.was_reaped = false;
         match self.rng.below(4) {
             0 => {
                 self.instances_made += 1;

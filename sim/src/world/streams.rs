@@ -11,7 +11,7 @@ use kvtide_core::effect::Answer;
 use kvtide_core::event::{BodyOutcome, SendOutcome};
 use kvtide_core::fact::Fact;
 use kvtide_core::names::{Connection, Reply, Ticket};
-use kvtide_core::time::Duration;
+use kvtide_core::time::{Duration, Instant};
 
 /// Places that a client reads or writes until its commit, or until its connection ends.
 pub(crate) struct Holding {
@@ -135,12 +135,11 @@ impl World {
         Ok(())
     }
 
-    /// A writer goes on. Was its instance reaped while it was stopped?
+    /// A writer goes on. Was its instance reaped while it was stopped? Asked once after a stop.
     fn note_stopped(&mut self, connection: Connection) {
         let entry = &mut self.processes[connection.0.index as usize];
-        let has_stopped = entry.stopped_until > kvtide_core::time::Instant::ZERO;
-        let is_known = self.bench.model.instances().any(|(id, _)| *id == entry.instance);
-        if has_stopped && !is_known {
+        let until = std::mem::take(&mut entry.stopped_until);
+        if until > Instant::ZERO && self.bench.model.was_reaped(entry.instance) {
             entry.was_reaped = true;
             self.bench.reach.met(State::StoppedWritesOn);
         }
@@ -204,9 +203,6 @@ impl World {
             (true, 0) => Plan::Short(short),
             (true, _) => Plan::Malformed(short),
         };
-        if bad {
-            self.tally.came("body short or malformed");
-        }
         let kind = StreamKind::Receive { chunks, complete: 0, grain: 0, plan };
         self.open_stream(reply, ticket, slots, kind);
     }
@@ -290,10 +286,16 @@ impl World {
     }
 
     fn end_stream(&mut self, stream: Stream, input: Input) -> Step {
+        let is_bad = matches!(
+            input,
+            Input::ReceiveEnded { outcome: BodyOutcome::Short | BodyOutcome::Malformed, .. }
+        );
+        if is_bad {
+            self.tally.came("body short or malformed");
+        }
         self.feed(input.clone())?;
         self.note_ending(&stream, &input);
         if self.chance(self.profile.faults.stale) {
-            self.tally.came("completion twice");
             self.plan(Duration::from_secs(2), Action::StaleEnding { input });
         }
         if let StreamKind::Send { call, then, .. } = stream.kind {
