@@ -170,7 +170,7 @@ impl Default for Config {
             server_id: String::new(),
             limits: Limits::default(),
             #[cfg(feature = "planted")]
-            planted: crate::planted::of_environment(),
+            planted: crate::planted::DEFAULT,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::member::{Ground, Member, ROLES};
 use crate::plan::{self, Blow, Step};
 use crate::verdict::{Counts, Life, Run, judge};
 use kvtide_tests::client::{Client, Install};
-use kvtide_tests::server::Server;
+use kvtide_tests::server::{Server, left_behind};
 use kvtide_tests::{binary, http};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
@@ -218,7 +218,7 @@ impl Round<'_> {
     /// Nothing of anybody is left; then it ends in order.
     fn end_server(&mut self) -> Result<(), String> {
         let mut server = self.server.take().ok_or("there is a server")?;
-        server.until(|status| left(status).is_empty())?;
+        server.until(|status| left_behind(status).is_empty())?;
         until_metrics_are_zero(&mut server)?;
         let is_roomy = self.flags.is_roomy && has_room(&server.status()?);
         let ended = server.stop()?;
@@ -273,28 +273,6 @@ fn has_room(status: &Value) -> bool {
     let bytes = |name: &str| own["bytes"][name].as_u64().unwrap_or(u64::MAX);
     let whole = own["pool"]["configured_bytes"].as_u64().unwrap_or_default();
     own["evicted_objects"] == 0 && bytes("resident") < whole / 2
-}
-
-/// What clients have left behind, by name.
-fn left(status: &Value) -> Vec<&'static str> {
-    let own = &status["kvtide"];
-    let zeros = [
-        ("tickets", &own["tickets"]),
-        ("lease_units", &own["lease_units"]),
-        ("jobs", &own["jobs"]),
-        ("parked_waits", &own["parked_waits"]),
-        ("condemned_objects", &own["condemned_objects"]),
-        ("staged", &own["bytes"]["staged"]),
-        ("leased", &own["bytes"]["leased"]),
-        ("condemned", &own["bytes"]["condemned"]),
-        ("lent", &own["bytes"]["lent"]),
-        ("connections", &own["reactor"]["connections"]),
-        ("requests", &own["reactor"]["requests"]),
-        ("buffered_bytes", &own["reactor"]["buffered_bytes"]),
-        ("active_sessions", &status["active_sessions"]),
-    ];
-    let not_zero = zeros.into_iter().filter(|(_, value)| value.as_u64() != Some(0));
-    not_zero.map(|(name, _)| name).collect()
 }
 
 /// Gauges are told once a second: what an operator sees comes to zero as well.

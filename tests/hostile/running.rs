@@ -4,7 +4,7 @@ use crate::bystander::Bystander;
 use crate::harness::Client;
 use kvtide_core::limits::{LARGE_FRAME_BUDGET_BYTES, MEDIUM_FRAME_BUDGET_BYTES};
 use kvtide_tests::binary;
-use kvtide_tests::server::Server;
+use kvtide_tests::server::{Server, left_behind};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 
@@ -79,26 +79,7 @@ pub fn expect_unharmed(mut server: Server, mut bystander: Bystander) -> String {
 
 /// What clients have left behind, by name.
 fn left(status: &Value) -> Vec<String> {
-    let own = &status["kvtide"];
-    let zeros = [
-        ("tickets", &own["tickets"]),
-        ("lease_units", &own["lease_units"]),
-        ("jobs", &own["jobs"]),
-        ("parked_waits", &own["parked_waits"]),
-        ("condemned_objects", &own["condemned_objects"]),
-        ("staged", &own["bytes"]["staged"]),
-        ("leased", &own["bytes"]["leased"]),
-        ("condemned", &own["bytes"]["condemned"]),
-        ("connections", &own["reactor"]["connections"]),
-        ("requests", &own["reactor"]["requests"]),
-        ("buffered_bytes", &own["reactor"]["buffered_bytes"]),
-        ("active_sessions", &status["active_sessions"]),
-    ];
-    let mut left: Vec<String> = zeros
-        .into_iter()
-        .filter(|(_, value)| value.as_u64() != Some(0))
-        .map(|(name, value)| format!("{name}: {value}"))
-        .collect();
+    let mut left = left_behind(status);
     for (name, whole) in [
         ("medium_frame_bytes_left", MEDIUM_FRAME_BUDGET_BYTES),
         ("large_frame_bytes_left", LARGE_FRAME_BUDGET_BYTES),

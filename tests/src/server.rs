@@ -226,6 +226,28 @@ fn segments_of(maps: &str) -> Vec<PathBuf> {
     paths
 }
 
+/// What `/status` still counts though nobody is there: by name, with its value.
+pub fn left_behind(status: &Value) -> Vec<String> {
+    let own = &status["kvtide"];
+    let zeros = [
+        ("tickets", &own["tickets"]),
+        ("lease_units", &own["lease_units"]),
+        ("jobs", &own["jobs"]),
+        ("parked_waits", &own["parked_waits"]),
+        ("condemned_objects", &own["condemned_objects"]),
+        ("staged", &own["bytes"]["staged"]),
+        ("leased", &own["bytes"]["leased"]),
+        ("condemned", &own["bytes"]["condemned"]),
+        ("lent", &own["bytes"]["lent"]),
+        ("connections", &own["reactor"]["connections"]),
+        ("requests", &own["reactor"]["requests"]),
+        ("buffered_bytes", &own["reactor"]["buffered_bytes"]),
+        ("active_sessions", &status["active_sessions"]),
+    ];
+    let not_zero = zeros.into_iter().filter(|(_, value)| value.as_u64() != Some(0));
+    not_zero.map(|(name, value)| format!("{name}: {value}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
