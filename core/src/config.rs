@@ -37,6 +37,60 @@ pub enum TransferModes {
     ServerDriven,
 }
 
+/// What happens to an object in L1 when a lower tier has it (`--l2-store-policy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorePolicy {
+    /// It goes to every adapter and stays in L1.
+    Default,
+    /// It leaves L1 when every adapter has answered and one that keeps data has it.
+    SkipL1,
+}
+
+/// What happens to an object that was loaded from a lower tier (`--l2-prefetch-policy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefetchPolicy {
+    /// It leaves L1 with its last lease, unless it is wanted a second time.
+    Default,
+    Retain,
+}
+
+/// What the engine is told of one lower tier when it joins the roster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterSetup<'a> {
+    /// What metrics call it (`l2_name`).
+    pub name: &'a str,
+    /// Its files are other servers' too: names that are not in its table are asked for.
+    pub is_shared: bool,
+    /// It keeps what it is given. A tier that only says so may not cost L1 its copy (I-22).
+    pub keeps_data: bool,
+    /// Bytes that it may hold.
+    pub capacity_bytes: u64,
+    /// Objects that its table can name.
+    pub objects_max: u32,
+    /// Bytes at rest are whole multiples of this.
+    pub charge_bytes: u32,
+    pub policy: PolicyKind,
+    /// Start evicting at this fill, parts per million; then free this share of what is held.
+    pub watermark_ppm: u64,
+    pub ratio_ppm: u64,
+    /// Objects and bytes on their way at once.
+    pub stores_max: u32,
+    pub loads_max: u32,
+    /// An answer that takes longer is a miss, a failed store or a failed load.
+    pub probe_deadline: Duration,
+    pub load_deadline: Duration,
+    pub store_deadline: Duration,
+    /// Objects are stored when they are stored into L1 for the second time.
+    pub on_second_touch: bool,
+    /// Bytes it may be given in a second and in a day; 0: no limit.
+    pub write_bytes_per_second: u64,
+    pub write_bytes_per_day: u64,
+    /// Bytes at rest that are read again in a second to be checked; 0: none.
+    pub scrub_bytes_per_second: u64,
+    /// The digest of what is loaded is compared where it is known.
+    pub verify: bool,
+}
+
 /// Bounds of the engine's tables. Production uses the defaults from `limits.rs`; simulation and
 /// tests choose small ones, so that full tables and work over several turns are met often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +105,14 @@ pub struct Limits {
     pub waits: usize,
     /// Share of L1 that clients may hold for writing at once, parts per million.
     pub lent_ppm: u64,
+    /// Effects of lower tiers in flight.
+    pub flights: usize,
+    /// Objects between their commit and the end of their last store below L1.
+    pub demotions: usize,
+    /// Share of L1 that these may keep from being evicted, parts per million.
+    pub demoting_ppm: u64,
+    /// Objects on their way into L1.
+    pub loads: usize,
 }
 
 impl Default for Limits {
@@ -64,6 +126,10 @@ impl Default for Limits {
             tickets: limits::TICKETS_MAX,
             waits: limits::WAITS_MAX,
             lent_ppm: limits::LENT_PPM_MAX,
+            flights: limits::FLIGHTS_MAX,
+            demotions: limits::DEMOTIONS_MAX,
+            demoting_ppm: limits::DEMOTING_PPM_MAX,
+            loads: limits::LOADS_MAX,
         }
     }
 }
@@ -81,6 +147,10 @@ impl Limits {
             tickets,
             waits,
             lent_ppm,
+            flights,
+            demotions,
+            demoting_ppm,
+            loads,
         } = *self;
         let tables = [
             ("limits.work_units", work_units, 2),
@@ -90,6 +160,9 @@ impl Limits {
             ("limits.told", told, 1),
             ("limits.tickets", tickets, 1),
             ("limits.waits", waits, 1),
+            ("limits.flights", flights, 1),
+            ("limits.demotions", demotions, 1),
+            ("limits.loads", loads, 1),
         ];
         for (field, entries, least) in tables {
             if entries < least {
@@ -100,8 +173,12 @@ impl Limits {
                 return Err(ConfigError { field, rule: "is at most 268435456" });
             }
         }
-        if lent_ppm == 0 || lent_ppm > 1_000_000 {
-            return Err(ConfigError { field: "limits.lent_ppm", rule: "lies in 1..=1000000" });
+        for (field, ppm) in
+            [("limits.lent_ppm", lent_ppm), ("limits.demoting_ppm", demoting_ppm)]
+        {
+            if ppm == 0 || ppm > 1_000_000 {
+                return Err(ConfigError { field, rule: "lies in 1..=1000000" });
+            }
         }
         Ok(())
     }
@@ -131,6 +208,13 @@ pub struct Config {
     pub reap_after: Duration,
     /// The same for an instance that never pinged.
     pub registration_grace: Duration,
+    pub store_policy: StorePolicy,
+    pub prefetch_policy: PrefetchPolicy,
+    /// Lookups that load from lower tiers at once (`--l2-prefetch-max-in-flight`).
+    pub prefetch_max: usize,
+    /// A load that would take longer than computing its tokens anew is not made; 0: every load is
+    /// (`--prefill-tokens-per-second`).
+    pub prefill_tokens_per_second: u64,
     /// Seed of every hasher and sampler.
     pub seed: u64,
     /// Changes at each start.
@@ -164,6 +248,10 @@ impl Default for Config {
             session_ttl: Duration::from_secs(600),
             reap_after: Duration::from_secs(120),
             registration_grace: Duration::from_secs(3600),
+            store_policy: StorePolicy::Default,
+            prefetch_policy: PrefetchPolicy::Default,
+            prefetch_max: 8,
+            prefill_tokens_per_second: 0,
             seed: 0,
             incarnation: 1,
             wall_nanos: 0,
@@ -198,6 +286,7 @@ impl Config {
             (!self.write_ttl.is_zero(), "--l1-write-ttl-seconds", "is more than 0"),
             (!self.read_ttl.is_zero(), "--l1-read-ttl-seconds", "is more than 0"),
             (!self.session_ttl.is_zero(), "--session-ttl-seconds", "is more than 0"),
+            (self.prefetch_max >= 1, "--l2-prefetch-max-in-flight", "is at least 1"),
             (
                 self.reap_after.is_zero() || self.reap_after >= Duration::from_secs(30),
                 "--worker-reap-timeout-seconds",
@@ -213,6 +302,11 @@ impl Config {
             Some((_, field, rule)) => Err(ConfigError { field, rule }),
             None => self.limits.check(),
         }
+    }
+
+    /// Bytes of L1 that may wait for their store below it without being evicted.
+    pub fn demoting_bytes_max(&self) -> u64 {
+        (self.l1_bytes as u128 * self.limits.demoting_ppm as u128 / 1_000_000) as u64
     }
 
     /// Bytes of L1 that clients may hold for writing at once.
@@ -232,7 +326,7 @@ mod tests {
 
     #[test]
     fn p3_every_limit_is_checked_and_named() {
-        let breaks: [(&str, Break); 8] = [
+        let breaks: [(&str, Break); 12] = [
             ("limits.work_units", |config, value| config.limits.work_units = value),
             ("limits.sessions", |config, value| config.limits.sessions = value),
             ("limits.lease_cells", |config, value| config.limits.lease_cells = value),
@@ -241,6 +335,10 @@ mod tests {
             ("limits.tickets", |config, value| config.limits.tickets = value),
             ("limits.waits", |config, value| config.limits.waits = value),
             ("limits.lent_ppm", |config, value| config.limits.lent_ppm = value as u64),
+            ("limits.flights", |config, value| config.limits.flights = value),
+            ("limits.demotions", |config, value| config.limits.demotions = value),
+            ("limits.demoting_ppm", |config, value| config.limits.demoting_ppm = value as u64),
+            ("limits.loads", |config, value| config.limits.loads = value),
         ];
         assert_eq!(Config::default().check(), Ok(()));
         for (field, set) in breaks {

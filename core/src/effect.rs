@@ -1,7 +1,7 @@
 //! What the world shall do, and the box in which it is asked.
 
 use crate::fact::{Fact, FactKey};
-use crate::names::{Layout, Operator, Place, Reply, Ticket};
+use crate::names::{AdapterId, L2Key, Layout, Operator, Place, Reply, Seal, Ticket};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -18,8 +18,39 @@ pub enum Effect {
     /// order; `Slot::place` is None where the bytes are to be skipped).
     /// Ends in `Event::ReceiveEnded`.
     Receive { reply: Reply, ticket: Ticket, slots: SlotRange, layout: Layout },
+    /// Ask an adapter which of `keys` it holds, and with how many bytes. Ends in
+    /// `Event::ProbeEnded`.
+    Probe { ticket: Ticket, adapter: AdapterId, keys: L2KeyRange },
+    /// Write the bytes of `place` under `key`. What is there already stays as it is. It becomes
+    /// visible whole or not at all (I-29). Ends in `Event::StoreEnded`.
+    StoreObject { ticket: Ticket, adapter: AdapterId, key: L2Key, place: Place },
+    /// Read the object under `key`, which has as many bytes as `place`. Ends in
+    /// `Event::LoadEnded`.
+    LoadObject { ticket: Ticket, adapter: AdapterId, key: L2Key, place: Place },
+    /// Take the object under `key` away; with `quarantine`, out of the way only, for somebody to
+    /// look at. Ends in `Event::DeleteEnded`.
+    DeleteObject { ticket: Ticket, adapter: AdapterId, key: L2Key, quarantine: bool },
+    /// CRC32 of the native name of `key` and the bytes of `place`. Ends in `Event::DigestEnded`.
+    Digest { ticket: Ticket, key: L2Key, place: Place },
+    /// The same of the object at rest, which has so many bytes. Ends in `Event::ScrubEnded`.
+    Scrub { ticket: Ticket, adapter: AdapterId, key: L2Key, bytes: u64 },
+    /// Nobody waits for this ticket any more: end it as soon as it can end. It still ends once.
+    Cancel { ticket: Ticket },
+    /// A line for the adapter's index at rest. Has no ending.
+    Note { adapter: AdapterId, key: L2Key, note: Note },
+    /// The last ticket of a removed adapter has ended: let go of its files. Has no ending.
+    AdapterClosed { adapter: AdapterId },
     /// The one answer of an operator's question.
     OperatorAnswer { operator: Operator, answer: OperatorAnswer },
+}
+
+/// What an adapter's index is told of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    Stored { bytes: u64, seal: Option<Seal> },
+    /// It was loaded: it is the most recently used.
+    Used,
+    Removed,
 }
 
 /// The value of an answer. `core/wire` knows its bytes.
@@ -155,6 +186,13 @@ pub struct SlotRange {
     pub end: u32,
 }
 
+/// A part of `Outbox::l2_keys`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct L2KeyRange {
+    pub start: u32,
+    pub end: u32,
+}
+
 /// One chunk of a request's range and where its bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -170,6 +208,7 @@ pub struct Outbox {
     pub facts: Vec<Fact>,
     pub keys: Vec<FactKey>,
     pub slots: Vec<Slot>,
+    pub l2_keys: Vec<L2Key>,
 }
 
 impl Outbox {
@@ -181,7 +220,12 @@ impl Outbox {
         &self.slots[range.start as usize..range.end as usize]
     }
 
+    pub fn l2_keys(&self, range: L2KeyRange) -> &[L2Key] {
+        &self.l2_keys[range.start as usize..range.end as usize]
+    }
+
     pub fn clear(&mut self) {
+        self.l2_keys.clear();
         self.effects.clear();
         self.facts.clear();
         self.keys.clear();

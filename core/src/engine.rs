@@ -1,21 +1,25 @@
 //! The desk: takes in one event, routes it to the room it belongs to, and hands small values from
 //! room to room. It holds no room's logic.
 
+pub mod adapters;
 pub mod alarms;
 pub mod audit;
 pub mod clients;
 pub mod copies;
+pub mod demote;
 pub mod evict;
 pub mod fold;
 pub mod jobs;
 pub mod l1;
 pub mod layouts;
 pub mod memory;
+pub mod promote;
 pub mod quota;
 pub mod scopes;
 pub mod sessions;
 pub mod space;
 pub mod status;
+mod tiers;
 pub mod turn;
 
 pub use alarms::Alarm;
@@ -28,11 +32,14 @@ use crate::fact::{Abort, Fact, Gauges, InstanceEnd, RequestFault};
 use crate::limits;
 use crate::names::{InstanceId, KvRank, Operator, Reply};
 use crate::time::Instant;
+use adapters::Adapters;
 use clients::{Clients, Mode, Registered};
 use copies::{Asker, Committer, Copies, Kind};
+use demote::Demote;
 use jobs::{Job, Jobs};
 use l1::L1;
 use layouts::Layouts;
+use promote::Promote;
 use quota::Quota;
 use scopes::ScopeKey;
 use sessions::Sessions;
@@ -48,6 +55,9 @@ pub struct Engine {
     copies: Copies,
     clients: Clients,
     layouts: Layouts,
+    adapters: Adapters,
+    demote: Demote,
+    promote: Promote,
     quota: Quota,
     alarms: alarms::Alarms,
     jobs: Jobs,
@@ -82,13 +92,16 @@ impl Engine {
         }
         let seed = config.seed;
         let limits = config.limits;
-        let timers = 2 * limits.sessions + limits.tickets + limits.waits + limits.instances + 2;
+        let timers = memory::timers(&limits);
         let mut engine = Engine {
             l1: L1::new(&config),
             sessions: Sessions::new(&limits, seed),
             copies: Copies::new(&limits, seed),
             clients: Clients::new(&limits, seed),
             layouts: Layouts::new(seed),
+            adapters: Adapters::new(&limits, seed),
+            demote: Demote::new(&limits, seed),
+            promote: Promote::new(&limits, seed),
             quota: Quota::default(),
             alarms: alarms::Alarms::with_limit(timers),
             jobs: Jobs::default(),
@@ -132,6 +145,7 @@ impl Engine {
                 out.tell(self.gauges());
             }
             Event::OperatorAsked { operator, ask } => self.operate(operator, ask, out),
+            event => self.tier_event(event, out),
         }
     }
 
@@ -161,6 +175,8 @@ impl Engine {
                 Alarm::SessionExpiry => self.sessions.idle(&mut turn, subject),
                 Alarm::WriteExpiry => self.copies.write_expired(&mut turn, subject),
                 Alarm::WaitTimeout => self.sessions.wait_expired(&mut turn, subject),
+                Alarm::FlightStall => self.tier_stalled(subject),
+                Alarm::StoreRetry | Alarm::AdapterRetry => {}
                 Alarm::InstanceSilence => {
                     if let Some(instance) = self.clients.silence(&mut turn, subject) {
                         let why = (InstanceEnd::Reaped, Abort::Reaped);
@@ -442,6 +458,7 @@ impl Engine {
                     OperatorAnswer::Full("QUOTAS_MAX")
                 }
             }
+            OperatorAsk::AdapterRemove { adapter: _ } => OperatorAnswer::Done,
             OperatorAsk::QuotaRemove { salt } => {
                 let removed = self.quota.remove(salt);
                 if removed {
@@ -464,6 +481,7 @@ impl Engine {
     /// Says every tenant's name again, after facts were lost on their way.
     pub fn retell(&self, out: &mut Outbox) {
         self.l1.scopes.retell(&mut out.facts);
+        self.adapters.retell(&mut out.facts);
     }
 
     /// Absolute gauges, for a scrape and for every tick.
@@ -482,6 +500,7 @@ impl Engine {
             instances: self.clients.len() as u64,
             tickets: self.copies.in_flight() as u64,
             lease_units: self.l1.lease_units(),
+            adapters: self.adapters.gauges(),
         }))
     }
 

@@ -1,7 +1,9 @@
 //! What the world did. Variants say what happened; the engine decides what it means.
 
 use crate::effect::Refusal;
-use crate::names::{ChunkHash, Connection, InstanceId, Layout, Operator, Reply, Ticket};
+use crate::config::AdapterSetup;
+use crate::names::{AdapterId, ChunkHash, Connection, InstanceId, KvRank, Layout};
+use crate::names::{Operator, Reply, Seal, Ticket};
 use crate::time::Duration;
 use core::ops::Range;
 
@@ -21,6 +23,27 @@ pub enum Event<'a> {
     ReceiveEnded { ticket: Ticket, complete: u32, outcome: BodyOutcome },
     /// The first `bytes` of the arena are usable now. Never shrinks.
     ArenaGrown { bytes: u64 },
+    /// A lower tier joins the roster under the next free id, behind all others.
+    AdapterAdded { adapter: AdapterId, setup: AdapterSetup<'a> },
+    /// Objects that lay in an adapter when it joined, the least recently used first; at most
+    /// `limits::SCANNED_PER_EVENT`.
+    AdapterScanned { adapter: AdapterId, found: &'a [Scanned<'a>] },
+    /// All of what lay there has been told.
+    AdapterScanEnded { adapter: AdapterId },
+    /// The end of an `Effect::Probe`: the bytes of each key that is there, in the order asked.
+    /// None for all where the adapter could not be asked.
+    ProbeEnded { ticket: Ticket, found: Option<&'a [Option<u64>]> },
+    /// The end of an `Effect::StoreObject`. Its place is no longer read.
+    StoreEnded { ticket: Ticket, outcome: StoreOutcome },
+    /// The end of an `Effect::LoadObject`. Its place is no longer written.
+    LoadEnded { ticket: Ticket, outcome: LoadOutcome },
+    /// The end of an `Effect::DeleteObject`.
+    DeleteEnded { ticket: Ticket, outcome: DeleteOutcome },
+    /// The end of an `Effect::Digest`. Its place is no longer read.
+    DigestEnded { ticket: Ticket, digest: u32 },
+    /// The end of an `Effect::Scrub`: what the bytes at rest come to, None where they could not
+    /// be read.
+    ScrubEnded { ticket: Ticket, digest: Option<u32> },
     /// An operator asks over HTTP; `operator` gets exactly one answer.
     OperatorAsked { operator: Operator, ask: OperatorAsk<'a> },
 }
@@ -43,6 +66,56 @@ pub enum BodyOutcome {
     Malformed,
     /// The connection ended inside the body.
     Cut,
+}
+
+/// One object that lay in an adapter when it joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scanned<'a> {
+    pub model: &'a str,
+    pub salt: &'a str,
+    pub rank: KvRank,
+    pub group: u16,
+    pub hash: ChunkHash,
+    pub bytes: u64,
+    /// From the adapter's own index; None for what others have written.
+    pub seal: Option<Seal>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreOutcome {
+    Stored,
+    /// An object under this name was there already, with so many bytes, and stays as it is.
+    Present { bytes: u64 },
+    Failed(TierFault),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadOutcome {
+    Loaded,
+    Absent,
+    /// There is an object under this name, and it has another size.
+    OtherSize { bytes: u64 },
+    Failed(TierFault),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeleteOutcome {
+    Deleted,
+    Absent,
+    Failed(TierFault),
+}
+
+/// Why an adapter could not do what it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TierFault {
+    /// The device or a disk quota is full.
+    NoSpace,
+    /// The device or the file system reported an error.
+    Io,
+    /// The file system does not let us.
+    Denied,
+    /// Cancelled before it had an effect.
+    Cancelled,
 }
 
 /// A checked key. The engine sees hashes, never token ids.
@@ -146,4 +219,6 @@ pub enum OperatorAsk<'a> {
     Clear { force: bool },
     QuotaSet { salt: &'a str, bytes: u64 },
     QuotaRemove { salt: &'a str },
+    /// Takes no more work, and leaves when its last ticket has ended.
+    AdapterRemove { adapter: AdapterId },
 }

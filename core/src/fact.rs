@@ -2,7 +2,8 @@
 //! A fact carries its cause: every removal says why, every lookup that ends short says why.
 
 use crate::effect::{Outbox, Refusal};
-use crate::names::{ChunkHash, InstanceId, ScopeId, TenantId};
+use crate::names::{AdapterId, ChunkHash, InstanceId, ScopeId, TenantId};
+use alloc::vec::Vec;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -51,6 +52,10 @@ pub enum Removal {
     /// `clear` by a client or an operator.
     Clear,
     ForcedClear,
+    /// Loaded for leases that have ended (`--l2-prefetch-policy default`).
+    Temporary,
+    /// A lower tier has it (`--l2-store-policy skip_l1`).
+    Demoted,
 }
 
 impl Removal {
@@ -61,6 +66,8 @@ impl Removal {
             Removal::Table => "table_full",
             Removal::Clear => "clear",
             Removal::ForcedClear => "forced_clear",
+            Removal::Temporary => "temporary",
+            Removal::Demoted => "demoted",
         }
     }
 }
@@ -77,6 +84,10 @@ pub enum Abort {
     Body,
     /// The same instance registered anew with another layout.
     Replaced,
+    /// It could not be loaded from the lower tier that was said to have it.
+    Load,
+    /// The bytes that were loaded are not those that were stored.
+    Digest,
 }
 
 impl Abort {
@@ -89,6 +100,8 @@ impl Abort {
             Abort::ForcedClear => "forced_clear",
             Abort::Body => "body",
             Abort::Replaced => "replaced",
+            Abort::Load => "load",
+            Abort::Digest => "digest",
         }
     }
 }
@@ -179,8 +192,14 @@ pub enum LookupStop {
     RankMissing,
     /// A windowed row has a hole.
     WindowHole,
-    /// The lease or session table is full.
+    /// The lease or session table is full, or L1 is.
     NoRoom,
+    /// A lower tier failed.
+    TierError,
+    /// A lower tier did not answer in time.
+    TimedOut,
+    /// Loading it would have taken longer than computing it.
+    SlowerThanRecompute,
 }
 
 impl LookupStop {
@@ -192,6 +211,9 @@ impl LookupStop {
             LookupStop::RankMissing => "rank_missing",
             LookupStop::WindowHole => "window_hole",
             LookupStop::NoRoom => "no_room",
+            LookupStop::TierError => "tier_error",
+            LookupStop::TimedOut => "timed_out",
+            LookupStop::SlowerThanRecompute => "slower_than_recompute",
         }
     }
 }
@@ -362,7 +384,10 @@ pub enum Fact {
         tenant: TenantId,
         requested_chunks: u32,
         hit_chunks: u32,
+        /// Of these, those that L1 alone would have served.
+        l1_hit_chunks: u32,
         hit_keys: u32,
+        l1_hit_keys: u32,
         stop: LookupStop,
     },
     /// The same for a lookup that did not look; both names as given.
@@ -381,6 +406,75 @@ pub enum Fact {
         keys: KeyRange,
         bytes: u64,
         took: Duration,
+    },
+
+    /// `adapter` means this tier from now on. Sent before its first use, and again on request.
+    AdapterNamed {
+        adapter: AdapterId,
+        name: Arc<str>,
+    },
+    AdapterChanged {
+        adapter: AdapterId,
+        state: AdapterState,
+    },
+    /// Stores below L1 were handed to an adapter.
+    L2StoreSubmitted {
+        adapter: AdapterId,
+        keys: KeyRange,
+    },
+    /// One of them has ended.
+    L2StoreEnded {
+        adapter: AdapterId,
+        keys: KeyRange,
+        end: L2StoreEnd,
+        took: Duration,
+    },
+    /// Objects that will not be stored in this adapter.
+    L2StoreDropped {
+        adapter: AdapterId,
+        keys: KeyRange,
+        why: StoreDrop,
+    },
+    /// A lookup went on below L1: cells that L1 did not have, and adapters that could be asked.
+    L2LookupSubmitted {
+        tenant: TenantId,
+        keys: u32,
+        adapters: u32,
+    },
+    /// Cells of a lookup that lower tiers have.
+    L2LookupFound {
+        tenant: TenantId,
+        keys: u32,
+    },
+    L2LoadSubmitted {
+        adapter: AdapterId,
+        keys: KeyRange,
+    },
+    L2LoadEnded {
+        adapter: AdapterId,
+        keys: KeyRange,
+        end: L2LoadEnd,
+        took: Duration,
+    },
+    /// Cells that a lookup did not get from below L1.
+    L2PrefetchFailed {
+        keys: KeyRange,
+        why: PrefetchFailure,
+    },
+    /// Newly at rest in this adapter.
+    L2Stored {
+        adapter: AdapterId,
+        keys: KeyRange,
+    },
+    L2Accessed {
+        adapter: AdapterId,
+        keys: KeyRange,
+    },
+    /// No longer at rest in this adapter.
+    L2Removed {
+        adapter: AdapterId,
+        keys: KeyRange,
+        why: L2Removal,
     },
 
     /// An ending for something that had ended already: changed nothing.
@@ -407,6 +501,189 @@ pub struct Gauges {
     pub instances: u64,
     pub tickets: u64,
     pub lease_units: u64,
+    pub adapters: Vec<AdapterGauges>,
+}
+
+/// One per adapter that has ever joined and not left, in the order of the roster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdapterGauges {
+    pub adapter: u16,
+    pub used_bytes: u64,
+    pub capacity_bytes: u64,
+    pub objects: u64,
+    pub stores_in_flight: u64,
+    pub loads_in_flight: u64,
+    /// Bytes of L1 that these loads are for.
+    pub loading_bytes: u64,
+    /// Objects that wait to be stored, and bytes of L1 that are held for it.
+    pub stores_waiting: u64,
+    pub is_draining: bool,
+}
+
+/// What a lower tier can be used for just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AdapterState {
+    /// Serves; what lay in it when it joined is still being told.
+    Scanning,
+    Ready,
+    /// It has failed again and again: nothing is asked of it but a trial now and then.
+    Tripped,
+    /// Takes nothing new and will leave.
+    Draining,
+    Gone,
+}
+
+impl AdapterState {
+    pub fn label(self) -> &'static str {
+        match self {
+            AdapterState::Scanning => "scanning",
+            AdapterState::Ready => "ready",
+            AdapterState::Tripped => "tripped",
+            AdapterState::Draining => "draining",
+            AdapterState::Gone => "gone",
+        }
+    }
+}
+
+/// How one store below L1 ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum L2StoreEnd {
+    Stored,
+    /// It was there already.
+    Present,
+    NoSpace,
+    Io,
+    TimedOut,
+}
+
+impl L2StoreEnd {
+    pub fn label(self) -> &'static str {
+        match self {
+            L2StoreEnd::Stored => "stored",
+            L2StoreEnd::Present => "present",
+            L2StoreEnd::NoSpace => "no_space",
+            L2StoreEnd::Io => "io",
+            L2StoreEnd::TimedOut => "timed_out",
+        }
+    }
+}
+
+/// Why an object is not stored below L1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StoreDrop {
+    /// It failed as often as it is tried.
+    Failed,
+    /// The adapter has no room, and nothing in it can go.
+    NoRoom,
+    /// Too many objects wait already.
+    QueueFull,
+    /// It left L1 before its turn came, as more waits than may be held.
+    Evicted,
+    /// The adapter is tripped.
+    Tripped,
+    /// The adapter leaves.
+    Draining,
+    /// More than may be written in a second or a day.
+    WriteBudget,
+    /// Larger than the adapter, or without a name there.
+    Unfit,
+}
+
+impl StoreDrop {
+    pub fn label(self) -> &'static str {
+        match self {
+            StoreDrop::Failed => "failed",
+            StoreDrop::NoRoom => "no_room",
+            StoreDrop::QueueFull => "queue_full",
+            StoreDrop::Evicted => "evicted",
+            StoreDrop::Tripped => "tripped",
+            StoreDrop::Draining => "draining",
+            StoreDrop::WriteBudget => "write_budget",
+            StoreDrop::Unfit => "unfit",
+        }
+    }
+}
+
+/// How one load into L1 ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum L2LoadEnd {
+    Loaded,
+    Absent,
+    OtherSize,
+    Io,
+    /// Its bytes are not those that were stored.
+    Digest,
+    TimedOut,
+    /// Nobody waited for it any more.
+    Cancelled,
+}
+
+impl L2LoadEnd {
+    pub fn label(self) -> &'static str {
+        match self {
+            L2LoadEnd::Loaded => "loaded",
+            L2LoadEnd::Absent => "absent",
+            L2LoadEnd::OtherSize => "other_size",
+            L2LoadEnd::Io => "io",
+            L2LoadEnd::Digest => "digest",
+            L2LoadEnd::TimedOut => "timed_out",
+            L2LoadEnd::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Why cells of a lookup did not come from below L1 (metrics row 26).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PrefetchFailure {
+    /// L1 has no room for them.
+    L1Oom,
+    /// They could not be loaded.
+    NotFound,
+    TimedOut,
+    SlowerThanRecompute,
+}
+
+impl PrefetchFailure {
+    pub fn label(self) -> &'static str {
+        match self {
+            PrefetchFailure::L1Oom => "l1_oom",
+            PrefetchFailure::NotFound => "not_found",
+            PrefetchFailure::TimedOut => "timed_out",
+            PrefetchFailure::SlowerThanRecompute => "slower_than_recompute",
+        }
+    }
+}
+
+/// Why an object is no longer at rest in an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum L2Removal {
+    /// The adapter was above its watermark.
+    Watermark,
+    /// A store needed the room at once.
+    Pressure,
+    /// Its tenant was above its quota.
+    Quota,
+    /// The table of its objects was full.
+    Table,
+    /// Its bytes were not those that were stored; it was put aside.
+    Digest,
+    /// Somebody else had taken it away, or put another one there.
+    Lost,
+    Operator,
+}
+
+impl L2Removal {
+    pub fn label(self) -> &'static str {
+        match self {
+            L2Removal::Watermark => "watermark",
+            L2Removal::Pressure => "pressure",
+            L2Removal::Quota => "quota",
+            L2Removal::Table => "table_full",
+            L2Removal::Digest => "digest",
+            L2Removal::Lost => "lost",
+            L2Removal::Operator => "operator",
+        }
+    }
 }
 
 impl Outbox {

@@ -48,6 +48,25 @@ pub const COPIES_PER_NAME_MAX: usize = 4;
 pub const WAITS_PER_SESSION_MAX: usize = 64;
 /// Parked `wait_prefetch_status` calls.
 pub const WAITS_MAX: usize = 65_536;
+/// Lower tiers that a roster can name in one run.
+pub const ADAPTERS_MAX: usize = 64;
+/// Bytes of an adapter's name.
+pub const ADAPTER_NAME_BYTES_MAX: usize = 64;
+/// Objects that one event tells of an adapter's scan.
+pub const SCANNED_PER_EVENT: usize = 1024;
+/// Effects of lower tiers in flight: stores, loads, probes, deletes, digests.
+pub const FLIGHTS_MAX: usize = 16_384;
+/// Objects between their commit and the end of their last store below L1.
+pub const DEMOTIONS_MAX: usize = 65_536;
+/// Share of L1 that objects may keep from being evicted while they wait for that, parts per
+/// million.
+pub const DEMOTING_PPM_MAX: u64 = 250_000;
+/// Objects on their way into L1.
+pub const LOADS_MAX: usize = 16_384;
+/// Keys of one probe.
+pub const PROBE_KEYS_MAX: usize = 1024;
+/// Tries of one store below L1.
+pub const STORE_TRIES_MAX: u8 = 3;
 /// Tenant quotas.
 pub const QUOTAS_MAX: usize = 4096;
 /// Bytes of the salt that a quota is for.

@@ -133,7 +133,7 @@ impl Fold {
                 count(out, Metric::L1WriteAborts, "why", why.label(), keys.len());
             }
             Fact::ReadFailed { keys: range, why } => self.read_failed(range.of(keys), *why, out),
-            Fact::LookupTaken { tenant, requested_chunks, hit_chunks, hit_keys, stop } => {
+            Fact::LookupTaken { tenant, requested_chunks, hit_chunks, hit_keys, stop, .. } => {
                 add(out, Metric::LookupStops, [("stop", Text::Fixed(stop.label()))], 1);
                 let names = self.tenants.find(*tenant);
                 self.looked_up(names, [*requested_chunks, *hit_chunks, *hit_keys], out);
@@ -175,6 +175,7 @@ impl Fold {
             | Fact::Accessed { .. }
             | Fact::Cleared { .. }
             | Fact::QuotaChanged => {}
+            _ => todo!("metrics of lower tiers"),
         }
     }
 
@@ -310,6 +311,7 @@ fn fold_gauges(gauges: &Gauges, out: &mut Vec<Measurement>) {
         instances,
         tickets,
         lease_units,
+        adapters: _,
     } = *gauges;
     let ratio = match l1_total_bytes {
         0 => 0.0,

@@ -49,6 +49,27 @@ pub struct TenantId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopeId(pub u32);
 
+/// One lower tier, by its place in the roster. A place is never used twice in one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AdapterId(pub u16);
+
+/// What a lower tier knows an object by. Its scope has no layout: names at rest hold none
+/// (spec/transfer §1.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct L2Key {
+    pub hash: ChunkHash,
+    pub scope: ScopeId,
+}
+
+/// What is known of the bytes of an object below L1, and its name does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Seal {
+    /// CRC32 of the object's native name and its bytes.
+    pub digest: u32,
+    /// `Layout::fingerprint` of its layout.
+    pub layout: u32,
+}
+
 /// Which mapping a place lies in. 0 is the L1 arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ArenaId(pub u16);
@@ -145,6 +166,17 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Of an object whose shape is not known: one that was found in a lower tier.
+    pub const UNKNOWN: Layout =
+        Layout { planes: 0, layers: 0, slots: 0, hidden: 0, dtype: Dtype(0) };
+
+    /// Tells layouts of equal size apart at rest (32-bit FNV-1a of the fields, little endian).
+    pub fn fingerprint(&self) -> u32 {
+        let fields = [self.planes.into(), self.layers, self.slots, self.hidden, self.dtype.0.into()];
+        let bytes = fields.into_iter().flat_map(u32::to_le_bytes);
+        bytes.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    }
+
     /// Bytes of one object; None when the product leaves 64 bits or is zero.
     pub fn bytes(&self) -> Option<u64> {
         let elements = (self.planes as u64)

@@ -127,6 +127,7 @@ fn effect_line(effect: &Effect, out: &Outbox) -> String {
             format!("{reply} receive as {ticket}:{}", slots_line(*slots, out))
         }
         Effect::OperatorAnswer { answer, .. } => format!("operator: {answer:?}"),
+        other => format!("{other:?}"),
     }
 }
 

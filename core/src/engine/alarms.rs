@@ -32,6 +32,12 @@ pub enum Alarm {
     WaitTimeout,
     /// An instance that may be gone.
     InstanceSilence,
+    /// A lower tier takes longer than it may.
+    FlightStall,
+    /// A failed store below L1 is tried again.
+    StoreRetry,
+    /// A tripped adapter is tried again.
+    AdapterRetry,
 }
 
 /// One armed deadline.

@@ -1,6 +1,6 @@
 //! What the engine's tables cost (design P3): every one by name, at its bound.
 
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::engine::alarms::Alarms;
 use crate::engine::clients::Clients;
 use crate::engine::copies::Copies;
@@ -22,7 +22,7 @@ pub type TableBytes = (&'static str, u64);
 /// ids) is counted at its bound.
 pub fn table_bytes(config: &Config) -> [TableBytes; 14] {
     let limits = &config.limits;
-    let timers = 2 * limits.sessions + limits.tickets + limits.waits + limits.instances + 2;
+    let timers = timers(limits);
     [
         ("objects", L1::table_bytes(config)),
         ("eviction policy", L1::policy_bytes(config)),
@@ -41,6 +41,12 @@ pub fn table_bytes(config: &Config) -> [TableBytes; 14] {
         ("jobs", Jobs::table_bytes(limits)),
         ("alarms", Alarms::table_bytes(timers)),
     ]
+}
+
+/// Every owner's timers at their bounds.
+pub(super) fn timers(limits: &Limits) -> usize {
+    let clients = 2 * limits.sessions + limits.tickets + limits.waits + limits.instances;
+    clients + limits.flights + limits.demotions + crate::limits::ADAPTERS_MAX + 2
 }
 
 /// A slot table at its bound.

@@ -34,7 +34,9 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
             OperatorAsk::Clear { .. } => 6,
             OperatorAsk::QuotaSet { .. } => 7,
             OperatorAsk::QuotaRemove { .. } => 8,
+            _ => todo!("recording of lower tiers"),
         },
+
         Event::Asked { ask, .. } => match ask {
             Ask::Register(_) => 9,
             Ask::RegisterRefused { .. } => 10,
@@ -51,6 +53,7 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
             Ask::CommitRetrieve { .. } => 21,
             Ask::Clear { .. } => 22,
         },
+        _ => todo!("recording of lower tiers"),
     }
 }
 
@@ -133,8 +136,10 @@ impl<N: Naming> Writing<'_, N> {
                     OperatorAsk::QuotaRemove { salt } => {
                         self.bytes.fixed_u64(self.naming.salt(salt));
                     }
+                    _ => todo!("recording of lower tiers"),
                 }
             }
+            _ => todo!("recording of lower tiers"),
         }
     }
 

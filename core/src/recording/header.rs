@@ -116,6 +116,10 @@ fn settings(config: &Config) -> [(u64, u64); 25] {
         session_ttl,
         reap_after,
         registration_grace,
+        store_policy: _,
+        prefetch_policy: _,
+        prefetch_max: _,
+        prefill_tokens_per_second: _,
         seed,
         incarnation,
         wall_nanos: _,
@@ -124,7 +128,7 @@ fn settings(config: &Config) -> [(u64, u64); 25] {
         #[cfg(feature = "planted")]
             planted: _,
     } = config;
-    let Limits { work_units, sessions, lease_cells, instances, told, tickets, waits, lent_ppm } =
+    let Limits { work_units, sessions, lease_cells, instances, told, tickets, waits, lent_ppm, .. } =
         *limits;
     [
         (1, (*chunk_size).into()),

@@ -226,6 +226,7 @@ pub(super) fn kind_of_effect(effect: &Effect) -> u8 {
         Effect::Receive { .. } => 20,
         Effect::OperatorAnswer { answer: OperatorAnswer::Full(_), .. } => 22,
         Effect::OperatorAnswer { .. } => 21,
+        _ => todo!("recording of lower tiers"),
     }
 }
 
@@ -249,6 +250,7 @@ fn value_of(effect: &Effect) -> u64 {
             OperatorAnswer::Removed(removed) => (*removed).into(),
             OperatorAnswer::Done | OperatorAnswer::Full(_) => 0,
         },
+        _ => todo!("recording of lower tiers"),
     }
 }
 
@@ -305,6 +307,7 @@ pub(super) fn kind_of_fact(fact: &Fact) -> u8 {
         Fact::Stored { .. } => 21,
         Fact::StaleEnding | Fact::Cleared { .. } | Fact::QuotaChanged => 22,
         Fact::Gauges(_) => 23,
+        _ => todo!("recording of lower tiers"),
     }
 }
 

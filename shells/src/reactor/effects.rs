@@ -57,6 +57,7 @@ impl<E: Desk> Reactor<E> {
                     tell(answer);
                 }
             }
+            _ => todo!("lower tiers"),
         }
     }
 

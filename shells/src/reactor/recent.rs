@@ -25,6 +25,7 @@ impl EventName {
             Event::OperatorAsked { ask: OperatorAsk::QuotaSet { .. }, .. } => 7,
             Event::OperatorAsked { ask: OperatorAsk::QuotaRemove { .. }, .. } => 8,
             Event::Asked { ask, .. } => index_of(ask),
+            _ => todo!("lower tiers"),
         })
     }
 

@@ -100,7 +100,9 @@ fn describe(event: &Event<'_>) -> String {
             OperatorAsk::Clear { force } => format!(" force={force}"),
             OperatorAsk::QuotaSet { salt, bytes } => format!(" salt={salt} {bytes} bytes"),
             OperatorAsk::QuotaRemove { salt } => format!(" salt={salt}"),
+            _ => todo!("lower tiers"),
         },
+        _ => todo!("lower tiers"),
     }
 }
 

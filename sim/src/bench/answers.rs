@@ -42,6 +42,7 @@ impl Bench {
                     let what = (*slots, *layout);
                     seen.push(self.receiving(*reply, *ticket, what, news, out)?);
                 }
+                _ => todo!("lower tiers in the simulation"),
             }
         }
         Ok(())

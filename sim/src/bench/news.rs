@@ -54,6 +54,7 @@ impl Bench {
                         }
                         Abort::ForcedClear => Aborted::Forced,
                         Abort::Body => Aborted::Body,
+                        Abort::Load | Abort::Digest => todo!("lower tiers"),
                     };
                     let keys = self.keys(*keys, out)?;
                     news.aborted.extend(keys.into_iter().map(|key| (key, why)));
@@ -64,6 +65,7 @@ impl Bench {
                         Removal::Pressure => Removed::ForRoom,
                         Removal::Clear => Removed::Cleared,
                         Removal::ForcedClear => Removed::Forced,
+                        Removal::Temporary | Removal::Demoted => todo!("lower tiers"),
                     };
                     let keys = self.keys(*keys, out)?;
                     news.uses.extend(keys.into_iter().map(|key| (key, Use::Removed(why))));

@@ -1,0 +1,47 @@
+//! What is on its way to and from lower tiers, by ticket.
+
+use crate::engine::alarms::Timer;
+use crate::names::AdapterId;
+use crate::slots::SlotName;
+use crate::time::Instant;
+
+/// An effect that has not ended: whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flight {
+    /// A lookup waits for what an adapter says of its next keys.
+    Probe { adapter: AdapterId, seek: SlotName },
+    /// An object of L1 is written to an adapter.
+    Store { adapter: AdapterId, demotion: SlotName },
+    /// The digest of an object that is being stored below L1.
+    StoreDigest { demotion: SlotName },
+    /// An object is read into L1.
+    Load { adapter: AdapterId, load: SlotName },
+    /// The digest of an object that has been loaded.
+    LoadDigest { load: SlotName },
+    /// An object is taken away.
+    Delete { adapter: AdapterId, entry: SlotName },
+    /// An object at rest is read again to be checked.
+    Scrub { adapter: AdapterId, entry: SlotName },
+}
+
+/// A flight, since when it is on its way, and when that is too long.
+#[derive(Clone, Copy, Debug)]
+pub struct InFlight {
+    pub flight: Flight,
+    pub departed: Instant,
+    pub(super) timer: Option<Timer>,
+}
+
+impl Flight {
+    /// The adapter that has the order, where it is one's.
+    pub fn adapter(&self) -> Option<AdapterId> {
+        match self {
+            Flight::Probe { adapter, .. }
+            | Flight::Store { adapter, .. }
+            | Flight::Load { adapter, .. }
+            | Flight::Delete { adapter, .. }
+            | Flight::Scrub { adapter, .. } => Some(*adapter),
+            Flight::StoreDigest { .. } | Flight::LoadDigest { .. } => None,
+        }
+    }
+}
