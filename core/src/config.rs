@@ -173,9 +173,7 @@ impl Limits {
                 return Err(ConfigError { field, rule: "is at most 268435456" });
             }
         }
-        for (field, ppm) in
-            [("limits.lent_ppm", lent_ppm), ("limits.demoting_ppm", demoting_ppm)]
-        {
+        for (field, ppm) in [("limits.lent_ppm", lent_ppm), ("limits.demoting_ppm", demoting_ppm)] {
             if ppm == 0 || ppm > 1_000_000 {
                 return Err(ConfigError { field, rule: "lies in 1..=1000000" });
             }

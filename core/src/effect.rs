@@ -47,7 +47,10 @@ pub enum Effect {
 /// What an adapter's index is told of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    Stored { bytes: u64, seal: Option<Seal> },
+    Stored {
+        bytes: u64,
+        seal: Option<Seal>,
+    },
     /// It was loaded: it is the most recently used.
     Used,
     Removed,

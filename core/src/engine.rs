@@ -19,7 +19,6 @@ pub mod scopes;
 pub mod sessions;
 pub mod space;
 pub mod status;
-mod tiers;
 pub mod turn;
 
 pub use alarms::Alarm;
@@ -80,6 +79,8 @@ macro_rules! turn {
         }
     };
 }
+
+mod tiers;
 
 impl Engine {
     /// An engine whose arena has nothing usable yet; `Event::ArenaGrown` says when it has.
@@ -147,6 +148,7 @@ impl Engine {
             Event::OperatorAsked { operator, ask } => self.operate(operator, ask, out),
             event => self.tier_event(event, out),
         }
+        self.settle_tiers(out);
     }
 
     /// When the next `Event::Tick` is wanted, and what for.
@@ -175,7 +177,8 @@ impl Engine {
                 Alarm::SessionExpiry => self.sessions.idle(&mut turn, subject),
                 Alarm::WriteExpiry => self.copies.write_expired(&mut turn, subject),
                 Alarm::WaitTimeout => self.sessions.wait_expired(&mut turn, subject),
-                Alarm::FlightStall => self.tier_stalled(subject),
+                Alarm::FlightStall => self.tier_stalled(subject, out),
+                Alarm::SeekExpiry => self.promote.expire(&mut turn, subject),
                 Alarm::StoreRetry | Alarm::AdapterRetry => {}
                 Alarm::InstanceSilence => {
                     if let Some(instance) = self.clients.silence(&mut turn, subject) {
@@ -195,9 +198,12 @@ impl Engine {
             self.work.spend(1);
             let mut turn = turn!(self, out);
             let unfinished = match job {
-                Job::Lookup { session } => {
-                    (!self.sessions.probe(&mut turn, session, None)).then_some(job)
+                Job::Lookup { session } => (!self.look_on(session, None, out)).then_some(job),
+                Job::Seek { seek } => {
+                    let promote = &mut self.promote;
+                    (!promote.go_on(&mut turn, &mut self.adapters, seek)).then_some(job)
                 }
+                Job::Leave => turn.l1.drop_leaving(turn.work, turn.out).then_some(job),
                 Job::EndLeases { orphan } => {
                     (!self.sessions.end_orphan(&mut turn, orphan)).then_some(job)
                 }
@@ -247,7 +253,13 @@ impl Engine {
             }
             Ask::Lookup { keys } => {
                 let layout = self.layouts.find(keys.model, keys.world_size);
-                self.sessions.lookup(&mut turn, &keys, layout);
+                let is_below = self.adapters.loading().next().is_some();
+                let session = self.sessions.lookup(&mut turn, &keys, layout, is_below);
+                if let Some(session) = session
+                    && !self.look_on(session, Some(keys.hashes), out)
+                {
+                    self.jobs.push(Job::Lookup { session });
+                }
                 out.answer(reply, Answer::None);
             }
             Ask::QueryPrefetch { request } => self.sessions.query(&mut turn, reply, request),

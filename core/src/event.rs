@@ -1,7 +1,7 @@
 //! What the world did. Variants say what happened; the engine decides what it means.
 
-use crate::effect::Refusal;
 use crate::config::AdapterSetup;
+use crate::effect::Refusal;
 use crate::names::{AdapterId, ChunkHash, Connection, InstanceId, KvRank, Layout};
 use crate::names::{Operator, Reply, Seal, Ticket};
 use crate::time::Duration;
@@ -85,7 +85,9 @@ pub struct Scanned<'a> {
 pub enum StoreOutcome {
     Stored,
     /// An object under this name was there already, with so many bytes, and stays as it is.
-    Present { bytes: u64 },
+    Present {
+        bytes: u64,
+    },
     Failed(TierFault),
 }
 
@@ -94,7 +96,9 @@ pub enum LoadOutcome {
     Loaded,
     Absent,
     /// There is an object under this name, and it has another size.
-    OtherSize { bytes: u64 },
+    OtherSize {
+        bytes: u64,
+    },
     Failed(TierFault),
 }
 
@@ -216,9 +220,18 @@ pub enum Ask<'a> {
 /// What an operator asks that changes state. Reading state is `Engine::status`.
 #[derive(Clone, Copy, Debug)]
 pub enum OperatorAsk<'a> {
-    Clear { force: bool },
-    QuotaSet { salt: &'a str, bytes: u64 },
-    QuotaRemove { salt: &'a str },
+    Clear {
+        force: bool,
+    },
+    QuotaSet {
+        salt: &'a str,
+        bytes: u64,
+    },
+    QuotaRemove {
+        salt: &'a str,
+    },
     /// Takes no more work, and leaves when its last ticket has ended.
-    AdapterRemove { adapter: AdapterId },
+    AdapterRemove {
+        adapter: AdapterId,
+    },
 }

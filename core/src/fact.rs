@@ -3,10 +3,10 @@
 
 use crate::effect::{Outbox, Refusal};
 use crate::names::{AdapterId, ChunkHash, InstanceId, ScopeId, TenantId};
-use alloc::vec::Vec;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 /// One key of a fact: 48 bytes (design §8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -63,6 +63,8 @@ pub const DEMOTIONS_MAX: usize = 65_536;
 pub const DEMOTING_PPM_MAX: u64 = 250_000;
 /// Objects on their way into L1.
 pub const LOADS_MAX: usize = 16_384;
+/// Longest that a lookup waits for lower tiers, seconds.
+pub const SEEK_SECS_MAX: u64 = 30;
 /// Keys of one probe.
 pub const PROBE_KEYS_MAX: usize = 1024;
 /// Tries of one store below L1.

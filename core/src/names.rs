@@ -172,7 +172,8 @@ impl Layout {
 
     /// Tells layouts of equal size apart at rest (32-bit FNV-1a of the fields, little endian).
     pub fn fingerprint(&self) -> u32 {
-        let fields = [self.planes.into(), self.layers, self.slots, self.hidden, self.dtype.0.into()];
+        let fields =
+            [self.planes.into(), self.layers, self.slots, self.hidden, self.dtype.0.into()];
         let bytes = fields.into_iter().flat_map(u32::to_le_bytes);
         bytes.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
     }

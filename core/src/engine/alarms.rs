@@ -34,6 +34,8 @@ pub enum Alarm {
     InstanceSilence,
     /// A lower tier takes longer than it may.
     FlightStall,
+    /// A lookup has waited for lower tiers as long as it may.
+    SeekExpiry,
     /// A failed store below L1 is tried again.
     StoreRetry,
     /// A tripped adapter is tried again.

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::alarms::Alarms;
 use crate::engine::l1::L1;
+use crate::engine::promote::Promote;
 use crate::names::ObjectId;
 use crate::slots::SlotName;
 use alloc::vec::Vec;
@@ -71,6 +72,7 @@ pub(crate) struct View<'a> {
     pub l1: &'a L1,
     pub alarms: &'a Alarms,
     pub jobs: &'a JobsSeen,
+    pub seeks: &'a Promote,
 }
 
 impl Engine {
@@ -85,8 +87,10 @@ impl Engine {
         claims.clear(self);
         jobs.see(self)?;
         let (config, alarms) = (&self.config, &self.alarms);
-        let view = View { config, l1: &self.l1, alarms, jobs };
+        let seeks = &self.promote;
+        let view = View { config, l1: &self.l1, alarms, jobs, seeks };
         self.sessions.audit(&view, claims)?;
+        self.promote.audit(&view, &self.adapters, claims)?;
         self.copies.audit(&view, &self.clients, claims)?;
         self.clients.audit(&view, &self.layouts, claims)?;
         let units = self.l1.lease_units();
@@ -106,6 +110,8 @@ impl Engine {
             && self.sessions.waits_len() == 0
             && self.sessions.orphans.is_empty()
             && self.jobs.is_empty()
+            && self.promote.is_empty()
+            && self.adapters.in_flight() == 0
             && self.l1.lease_units() == 0
             && self.copies.reads == 0
             && (self.sessions.cells == 0 || !self.sessions.is_empty())

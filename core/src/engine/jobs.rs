@@ -1,7 +1,8 @@
 //! Work that does not fit one turn: continued by `Alarm::Work`, first come first served.
 //!
 //! The invariant: what is in the queue is bounded by what it works on (sessions, orphans, copies,
-//! connections, instances), and there is at most one sweep, one eviction pass and one window.
+//! connections, instances), and there is at most one sweep, one eviction pass, one window and
+//! one leave-taking.
 
 use crate::config::Limits;
 use crate::engine::copies::Ending;
@@ -28,6 +29,10 @@ pub enum Job {
     EndInstance { registration: SlotName, left: u32 },
     /// A window of the arena is emptied for objects of another size.
     EmptyWindow,
+    /// A lookup goes on planning what to load.
+    Seek { seek: SlotName },
+    /// Objects that nothing holds any more leave L1.
+    Leave,
     /// `clear` gives memory back.
     Sweep,
     /// The eviction tick frees bytes; `Jobs` knows how many.
@@ -38,6 +43,7 @@ pub enum Job {
 pub struct Jobs {
     queue: VecDeque<Job>,
     is_sweeping: bool,
+    is_leaving: bool,
     /// What a pass under way is still to free.
     evict_bytes: u64,
 }
@@ -45,7 +51,8 @@ pub struct Jobs {
 impl Jobs {
     /// A queue of all that there can be to do: per session, orphan, copy, connection and instance.
     pub(crate) fn table_bytes(limits: &Limits) -> u64 {
-        let jobs = 3 * limits.sessions + 3 * limits.tickets + limits.instances + SINGLE_JOBS;
+        let clients = 3 * limits.sessions + 3 * limits.tickets + limits.instances;
+        let jobs = clients + limits.loads + SINGLE_JOBS;
         (jobs.next_power_of_two() * size_of::<Job>()) as u64
     }
 
@@ -58,6 +65,14 @@ impl Jobs {
         if !self.is_sweeping {
             self.is_sweeping = true;
             self.queue.push_back(Job::Sweep);
+        }
+    }
+
+    /// Objects leave L1 in the next turn.
+    pub fn leave(&mut self) {
+        if !self.is_leaving {
+            self.is_leaving = true;
+            self.queue.push_back(Job::Leave);
         }
     }
 
@@ -89,8 +104,10 @@ impl Jobs {
 
     /// The job has done all that it was for.
     pub fn finished(&mut self, job: Job) {
-        if job == Job::Sweep {
-            self.is_sweeping = false;
+        match job {
+            Job::Sweep => self.is_sweeping = false,
+            Job::Leave => self.is_leaving = false,
+            _ => {}
         }
     }
 
@@ -113,4 +130,4 @@ impl Jobs {
 }
 
 /// Kinds of jobs of which there is one at the most.
-const SINGLE_JOBS: usize = 3;
+const SINGLE_JOBS: usize = 4;

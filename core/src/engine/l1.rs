@@ -20,11 +20,13 @@ use crate::config::Config;
 use crate::engine::memory::slots_bytes;
 use crate::engine::scopes::Scopes;
 use crate::engine::space::{RunId, Space};
+use crate::engine::turn::Work;
 use crate::fact::{FactKey, LeaseEnd, Removal};
 use crate::names::{ChunkHash, ObjectId, ScopeId};
 use crate::policy::{Departure, Policy};
 use crate::slots::Slots;
 use crate::{effect::Outbox, fact::Fact};
+use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use objects::{Object, State};
 use smallvec::SmallVec;
@@ -92,6 +94,8 @@ pub struct L1 {
     configured: u64,
     /// A window that is emptied over several turns.
     emptying: Option<room::Emptying>,
+    /// Objects that were to leave when nothing holds them, and nothing does.
+    leaving: Vec<ObjectId>,
     /// Where a request's walk over the held objects of a run ran out of its turn.
     walked: Option<(RunId, u32)>,
     #[cfg(feature = "planted")]
@@ -124,6 +128,7 @@ impl L1 {
             stamp: 0,
             configured: config.l1_bytes,
             emptying: None,
+            leaving: Vec::new(),
             walked: None,
             #[cfg(feature = "planted")]
             planted: config.planted,
@@ -231,6 +236,49 @@ impl L1 {
         self.policy.commit(id.0.index);
         self.warm(id);
         self.unpin(id);
+    }
+
+    /// The reservation under a key, while it is one.
+    pub fn staged_under(&self, key: &Key) -> Option<ObjectId> {
+        let (name, object) = self.objects.at(self.index_of(key)?)?;
+        (object.state == State::Staged).then_some(ObjectId(name))
+    }
+
+    /// The object goes as soon as nothing holds it.
+    pub fn leave_when_free(&mut self, id: ObjectId, why: Removal) {
+        let Some(object) = self.objects.find_mut(id.0) else { return };
+        object.leaves = Some(why);
+        if !object.held && object.state == State::Resident {
+            self.leaving.push(id);
+        }
+    }
+
+    /// Somebody wants the object once more: it stays for the policy to judge.
+    pub fn stay(&mut self, id: ObjectId) {
+        if let Some(object) = self.objects.find_mut(id.0) {
+            object.leaves = None;
+        }
+    }
+
+    /// Lets go of objects that nothing holds any more. True while there are more.
+    pub fn drop_leaving(&mut self, work: &mut Work, out: &mut Outbox) -> bool {
+        while let Some(id) = self.leaving.pop() {
+            if work.is_spent() {
+                self.leaving.push(id);
+                return true;
+            }
+            work.spend(1);
+            let Some(object) = self.objects.find(id.0) else { continue };
+            let is_free = object.state == State::Resident && !object.held;
+            if let Some(why) = object.leaves.filter(|_| is_free) {
+                self.evict(id, why, out);
+            }
+        }
+        false
+    }
+
+    pub fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
     }
 
     /// The reservation is given up: its key is free at once, its memory when the writer's pin
@@ -362,6 +410,9 @@ impl L1 {
             // A survivor of `clear` is as good as new.
             if !self.epochs.is_forced(object) {
                 object.epoch = self.epochs.now;
+            }
+            if object.leaves.is_some() && object.state == State::Resident {
+                self.leaving.push(id);
             }
             self.space.unhold(&object.extent);
             self.policy.unhold(id.0.index);

@@ -8,6 +8,7 @@ use crate::engine::jobs::Jobs;
 use crate::engine::l1::L1;
 use crate::engine::l1::leases::Cell;
 use crate::engine::layouts::Layouts;
+use crate::engine::promote::Promote;
 use crate::engine::quota::Quota;
 use crate::engine::scopes::Scopes;
 use crate::engine::sessions::Sessions;
@@ -20,7 +21,7 @@ pub type TableBytes = (&'static str, u64);
 
 /// All tables of an engine with this configuration. Text that clients name (models, salts, request
 /// ids) is counted at its bound.
-pub fn table_bytes(config: &Config) -> [TableBytes; 14] {
+pub fn table_bytes(config: &Config) -> [TableBytes; 15] {
     let limits = &config.limits;
     let timers = timers(limits);
     [
@@ -33,6 +34,7 @@ pub fn table_bytes(config: &Config) -> [TableBytes; 14] {
         // A lookup that takes several turns keeps the hashes of what it is charged for: a cell is
         // at least one hash, or a row, which takes less.
         ("lookups under way", (limits.lease_cells * size_of::<ChunkHash>()) as u64),
+        ("loads from lower tiers", Promote::table_bytes(limits)),
         ("client copies", Copies::table_bytes(config)),
         ("instances", Clients::table_bytes(limits)),
         ("layouts", Layouts::table_bytes(limits)),
@@ -46,7 +48,7 @@ pub fn table_bytes(config: &Config) -> [TableBytes; 14] {
 /// Every owner's timers at their bounds.
 pub(super) fn timers(limits: &Limits) -> usize {
     let clients = 2 * limits.sessions + limits.tickets + limits.waits + limits.instances;
-    clients + limits.flights + limits.demotions + crate::limits::ADAPTERS_MAX + 2
+    clients + limits.flights + limits.demotions + limits.loads + crate::limits::ADAPTERS_MAX + 2
 }
 
 /// A slot table at its bound.

@@ -5,6 +5,7 @@
 //! touched a slice at a time; its result is handed out once (I-14).
 
 mod audit;
+pub(crate) use audit::claim_set;
 mod ends;
 mod look;
 mod results;
@@ -16,6 +17,7 @@ use crate::engine::fold::{Fold, Window};
 use crate::engine::jobs::Job;
 use crate::engine::l1::leases::{LeaseSet, Unreadable};
 use crate::engine::memory::{TEXT_BYTES, map_bytes, slots_bytes};
+use crate::engine::promote::{Sought, Wanted};
 use crate::engine::scopes::ScopeKey;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
@@ -38,6 +40,8 @@ enum Phase {
         next: u32,
         hashes: Vec<ChunkHash>,
     },
+    /// L1 has not all of it: a seek goes on below (`promote`).
+    Seeking,
     /// The result stands; cells `..left` are still to be touched, from the last to the first.
     Touching {
         left: usize,
@@ -48,6 +52,16 @@ enum Phase {
     Lingering {
         left: usize,
     },
+}
+
+/// How far a lookup has come.
+#[derive(Clone, Debug)]
+pub enum Looked {
+    /// It needs a further turn.
+    More,
+    Done,
+    /// L1 has not all of it.
+    Short(Wanted),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +84,10 @@ pub(crate) struct Session {
     /// Chunks that the caps let a lookup take.
     reach: u32,
     hit: u32,
+    /// Of the hit, the chunks that L1 alone would have served.
+    l1_hit: u32,
+    /// Of the leased cells, those that came from below L1.
+    loaded: u32,
     stop: LookupStop,
     skipped: Option<EarlyExit>,
     phase: Phase,
@@ -110,6 +128,8 @@ pub struct Sessions {
     pub(crate) orphans: Slots<Orphan>,
     /// Lease cells over all sessions and orphans.
     pub(crate) cells: usize,
+    /// Sessions that ended while a seek went on for them, for the desk to end it.
+    abandoned: Vec<SlotName>,
     /// Lookups whose result nobody has taken yet (metrics row 41).
     pub(crate) untaken: u64,
 }
@@ -120,8 +140,9 @@ impl Sessions {
             sessions: Slots::with_limit(limits.sessions),
             index: map_with_capacity(limits.sessions, seed ^ 7),
             waits: Slots::with_limit(limits.waits),
-            orphans: Slots::with_limit(limits.sessions),
+            orphans: Slots::with_limit(2 * limits.sessions),
             cells: 0,
+            abandoned: Vec::new(),
             untaken: 0,
         }
     }
@@ -133,25 +154,32 @@ impl Sessions {
         let waits = limits.waits * 2 * size_of::<SlotName>();
         slots_bytes::<Session>(limits.sessions)
             + slots_bytes::<Wait>(limits.waits)
-            + slots_bytes::<Orphan>(limits.sessions)
+            + slots_bytes::<Orphan>(2 * limits.sessions)
             + map_bytes::<Arc<str>, SlotName>(limits.sessions)
             + (limits.sessions * (texts + rows) + waits) as u64
     }
 
     /// Starts a lookup. `layout` is what is registered for (model, world size), if anything is.
-    /// The session can be found before the request is answered.
-    pub fn lookup(&mut self, turn: &mut Turn, keys: &Keys, layout: Option<Layout>) {
+    /// The session can be found before the request is answered. Its name, where it is to be looked
+    /// for in L1; `is_below` says that lower tiers may have what L1 has not.
+    pub fn lookup(
+        &mut self,
+        turn: &mut Turn,
+        keys: &Keys,
+        layout: Option<Layout>,
+        is_below: bool,
+    ) -> Option<SlotName> {
         if let Some(&name) = self.index.get(keys.request)
             && (!planted!(turn.config, 10)
                 || self.sessions.find(name).is_some_and(|s| s.speaks_of(keys)))
         {
             self.end_now(turn, name, LeaseEnd::Replaced);
         }
-        // Every session leaves one orphan at the most, so this bounds both.
+        // Every session leaves two orphans at the most, so this bounds both.
         if self.sessions.len() + self.orphans.len() >= self.sessions.limit() {
             let fault = RequestFault::TableFull;
             turn.out.tell(Fact::RequestFaulted { operation: "lookup", fault });
-            return;
+            return None;
         }
         let mut session = new_session(turn, keys);
         match layout {
@@ -159,7 +187,7 @@ impl Sessions {
             Some(_) if keys.end_chunk == 0 => {
                 session.skipped = Some(EarlyExit::EmptyChunkHashes);
             }
-            Some(layout) => self.aim(turn, &mut session, layout),
+            Some(layout) => self.aim(turn, &mut session, layout, is_below),
         }
         self.untaken += 1;
         let request = session.request.clone();
@@ -169,15 +197,12 @@ impl Sessions {
         let timer = turn.alarms.arm(at, Alarm::SessionExpiry, name);
         let session = self.sessions.find_mut(name).expect("inserted above");
         session.idle_timer = Some(timer);
-        if let Phase::Looking { .. } = session.phase
-            && !self.probe(turn, name, Some(keys.hashes))
-        {
-            turn.jobs.push(Job::Lookup { session: name });
-        }
+        matches!(session.phase, Phase::Looking { .. }).then_some(name)
     }
 
-    /// Resolves the rows of a lookup. Where a row has no scope, nothing was ever stored in it.
-    fn aim(&mut self, turn: &mut Turn, session: &mut Session, layout: Layout) {
+    /// Resolves the rows of a lookup. Where a row has no scope, nothing was ever stored in it in
+    /// this run; lower tiers may have it all the same.
+    fn aim(&mut self, turn: &mut Turn, session: &mut Session, layout: Layout, is_below: bool) {
         let scopes = &mut turn.l1.scopes;
         let facts = &mut turn.out.facts;
         let Some(tenant) = scopes.name_tenant(&session.model, &session.salt, facts) else {
@@ -190,7 +215,9 @@ impl Sessions {
         for rank in 0..session.world_size {
             let Some(rank) = KvRank::of(session.world_size, rank) else { break };
             let key = ScopeKey { tenant, rank, group: 0, layout };
-            let Some(scope) = scopes.scope(&key) else { break };
+            let known = scopes.scope(&key);
+            let scope = if is_below { scopes.name_scope(key) } else { known };
+            let Some(scope) = scope else { break };
             // It keeps its meaning while this session speaks of it.
             scopes.retain(scope);
             session.scopes.push(scope);
@@ -210,16 +237,57 @@ impl Sessions {
         session.phase = Phase::Looking { fold, next: 0, hashes: Vec::new() };
     }
 
-    /// Goes on probing and touching. True when the lookup needs no further turn.
-    pub fn probe(&mut self, turn: &mut Turn, name: SlotName, hashes: Option<&[ChunkHash]>) -> bool {
-        let Some(session) = self.sessions.find_mut(name) else { return true };
+    /// Goes on probing and touching. `is_below`: lower tiers may have what L1 has not.
+    pub fn probe(
+        &mut self,
+        turn: &mut Turn,
+        name: SlotName,
+        hashes: Option<&[ChunkHash]>,
+        is_below: bool,
+    ) -> Looked {
+        let Some(session) = self.sessions.find_mut(name) else { return Looked::Done };
         if let Phase::Looking { .. } = session.phase {
             if !session.look(turn, hashes) {
-                return false;
+                return Looked::More;
+            }
+            session.l1_hit = session.hit;
+            if is_below && let Some(wanted) = session.wants_more(turn, name, hashes) {
+                return Looked::Short(wanted);
             }
             self.conclude(turn, name);
         }
-        self.touch_some(turn, name)
+        if self.touch_some(turn, name) { Looked::Done } else { Looked::More }
+    }
+
+    /// A seek has ended: its cells lie behind those that were found in L1.
+    pub fn sought(&mut self, turn: &mut Turn, sought: Sought) {
+        let Sought { session: name, tail, loaded, rest, readers, stop } = sought;
+        self.adopt(turn, rest, readers);
+        let found = self.sessions.find_mut(name);
+        let seeking = found.filter(|session| matches!(session.phase, Phase::Seeking));
+        let Some(session) = seeking else { return self.adopt(turn, tail, readers) };
+        let rows = session.set.rows().max(1);
+        session.hit += tail.len() as u32 / rows;
+        session.set.append(tail);
+        session.loaded = loaded;
+        let whole = session.hit == session.reach && session.reach < session.requested;
+        session.stop = if whole { LookupStop::NoRoom } else { stop };
+        self.conclude(turn, name);
+        if !self.touch_some(turn, name) {
+            turn.jobs.push(Job::Lookup { session: name });
+        }
+    }
+
+    /// Cells of a seek that are of no use to anybody go back.
+    fn adopt(&mut self, turn: &mut Turn, set: LeaseSet, readers: u16) {
+        self.cells += set.len();
+        let untold = set.len();
+        self.orphan(turn, set, (untold, readers), LeaseEnd::Trimmed);
+    }
+
+    /// The next session that ended while a seek went on for it.
+    pub fn take_abandoned(&mut self) -> Option<SlotName> {
+        self.abandoned.pop()
     }
 
     /// The result stands: leases start to run, waiters are answered.
@@ -310,7 +378,7 @@ impl Sessions {
 
     fn is_looking(&self, name: SlotName) -> bool {
         let session = self.sessions.find(name);
-        session.is_some_and(|session| matches!(session.phase, Phase::Looking { .. }))
+        session.is_some_and(|session| session.is_undecided())
     }
 
     pub fn len(&self) -> usize {
@@ -338,6 +406,8 @@ fn new_session(turn: &Turn, keys: &Keys) -> Session {
         requested: keys.end_chunk,
         reach: 0,
         hit: 0,
+        l1_hit: 0,
+        loaded: 0,
         stop: LookupStop::Absent,
         skipped: None,
         phase: Phase::Found,

@@ -3,10 +3,12 @@
 
 use super::Engine;
 use super::adapters::flights::Flight;
+use super::sessions::Looked;
+use super::turn::Turn;
 use crate::effect::Outbox;
-use crate::event::Event;
+use crate::event::{Event, LoadOutcome};
 use crate::format::names::{HashBytes, ObjectName};
-use crate::names::L2Key;
+use crate::names::{ChunkHash, L2Key, Ticket};
 use crate::slots::SlotName;
 use alloc::borrow::Cow;
 
@@ -16,26 +18,15 @@ impl Engine {
         match event {
             Event::AdapterAdded { adapter, setup } => self.adapters.add(adapter, &setup, out),
             Event::AdapterScanned { .. } | Event::AdapterScanEnded { .. } => {}
-            Event::ProbeEnded { ticket, found: _ } => {
-                let is_kind = |flight: &Flight| matches!(flight, Flight::Probe { .. });
-                self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
-            }
+            Event::ProbeEnded { ticket, found } => self.probe_ended(ticket, found, out),
+            Event::LoadEnded { ticket, outcome } => self.load_ended(ticket, outcome, out),
+            Event::DigestEnded { ticket, digest } => self.digest_ended(ticket, digest, out),
             Event::StoreEnded { ticket, outcome: _ } => {
                 let is_kind = |flight: &Flight| matches!(flight, Flight::Store { .. });
                 self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
             }
-            Event::LoadEnded { ticket, outcome: _ } => {
-                let is_kind = |flight: &Flight| matches!(flight, Flight::Load { .. });
-                self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
-            }
             Event::DeleteEnded { ticket, outcome: _ } => {
                 let is_kind = |flight: &Flight| matches!(flight, Flight::Delete { .. });
-                self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
-            }
-            Event::DigestEnded { ticket, digest: _ } => {
-                let is_kind = |flight: &Flight| {
-                    matches!(flight, Flight::StoreDigest { .. } | Flight::LoadDigest { .. })
-                };
                 self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
             }
             Event::ScrubEnded { ticket, digest: _ } => {
@@ -43,6 +34,78 @@ impl Engine {
                 self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
             }
             _ => unreachable!("the desk sends what lower tiers say"),
+        }
+    }
+
+    fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<u64>]>, out: &mut Outbox) {
+        let is_kind = |flight: &Flight| matches!(flight, Flight::Probe { .. });
+        let Some(flight) = self.adapters.arrive(ticket, is_kind, &mut self.alarms, out) else {
+            return;
+        };
+        let Flight::Probe { adapter, seek } = flight.flight else { return };
+        let mut turn = turn!(self, out);
+        let adapters = &mut self.adapters;
+        adapters.probe_ended(adapter, found.is_some(), turn.now, turn.alarms, turn.out);
+        self.promote.probed(&mut turn, adapters, (adapter, seek, ticket), found);
+    }
+
+    fn load_ended(&mut self, ticket: Ticket, outcome: LoadOutcome, out: &mut Outbox) {
+        let is_kind = |flight: &Flight| matches!(flight, Flight::Load { .. });
+        let Some(flight) = self.adapters.arrive(ticket, is_kind, &mut self.alarms, out) else {
+            return;
+        };
+        let mut turn = turn!(self, out);
+        self.promote.load_ended(&mut turn, &mut self.adapters, (flight, outcome));
+    }
+
+    fn digest_ended(&mut self, ticket: Ticket, digest: u32, out: &mut Outbox) {
+        let is_kind = |flight: &Flight| {
+            matches!(flight, Flight::StoreDigest { .. } | Flight::LoadDigest { .. })
+        };
+        let Some(flight) = self.adapters.arrive(ticket, is_kind, &mut self.alarms, out) else {
+            return;
+        };
+        let mut turn = turn!(self, out);
+        if let Flight::LoadDigest { load } = flight.flight {
+            self.promote.digested(&mut turn, &mut self.adapters, load, digest);
+        }
+    }
+
+    /// Goes on with a lookup: in L1, then below it. True when it needs no further turn of its own.
+    pub(super) fn look_on(
+        &mut self,
+        session: SlotName,
+        given: Option<&[ChunkHash]>,
+        out: &mut Outbox,
+    ) -> bool {
+        let is_below = self.adapters.loading().next().is_some() && self.promote.has_room();
+        let mut turn = turn!(self, out);
+        match self.sessions.probe(&mut turn, session, given, is_below) {
+            Looked::More => false,
+            Looked::Done => true,
+            Looked::Short(wanted) => {
+                self.promote.seek(&mut turn, &mut self.adapters, wanted);
+                true
+            }
+        }
+    }
+
+    /// Hands on what this event has decided: ended sessions to their seeks, results of seeks to
+    /// their sessions, and lets others begin.
+    pub(super) fn settle_tiers(&mut self, out: &mut Outbox) {
+        let mut turn = turn!(self, out);
+        loop {
+            while let Some(session) = self.sessions.take_abandoned() {
+                self.promote.cancel(&mut turn, session);
+            }
+            let Some(sought) = self.promote.take_sought(&mut turn, &mut self.adapters) else {
+                break;
+            };
+            self.sessions.sought(&mut turn, sought);
+            self.promote.admit(&mut turn, &mut self.adapters);
+        }
+        if turn.l1.is_leaving() {
+            turn.jobs.leave();
         }
     }
 
@@ -61,7 +124,23 @@ impl Engine {
     }
 
     /// A lower tier takes longer than it may.
-    pub(super) fn tier_stalled(&mut self, name: SlotName) {
-        self.adapters.stalled(name);
+    pub(super) fn tier_stalled(&mut self, name: SlotName, out: &mut Outbox) {
+        let Some(flight) = self.adapters.stalled(name) else { return };
+        let mut turn = turn!(self, out);
+        let adapters = &mut self.adapters;
+        if let Some(adapter) = flight.adapter() {
+            adapters.stalled_on(adapter, turn.now, turn.alarms, turn.out);
+        }
+        match flight {
+            Flight::Probe { seek, .. } => {
+                self.promote.probe_stalled(&mut turn, adapters, seek, Ticket(name));
+            }
+            Flight::Load { load, .. } => self.promote.load_stalled(&mut turn, adapters, load),
+            Flight::Store { .. }
+            | Flight::StoreDigest { .. }
+            | Flight::LoadDigest { .. }
+            | Flight::Delete { .. }
+            | Flight::Scrub { .. } => {}
+        }
     }
 }

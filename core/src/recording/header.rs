@@ -128,8 +128,9 @@ fn settings(config: &Config) -> [(u64, u64); 25] {
         #[cfg(feature = "planted")]
             planted: _,
     } = config;
-    let Limits { work_units, sessions, lease_cells, instances, told, tickets, waits, lent_ppm, .. } =
-        *limits;
+    let Limits {
+        work_units, sessions, lease_cells, instances, told, tickets, waits, lent_ppm, ..
+    } = *limits;
     [
         (1, (*chunk_size).into()),
         (2, number_in(&HASHES, *hash_algorithm)),

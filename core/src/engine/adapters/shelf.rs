@@ -167,6 +167,14 @@ impl Shelf {
         Some(key)
     }
 
+    /// What its bytes come to is known from now on. False where it was, or it is gone.
+    pub fn seal(&mut self, name: SlotName, seal: Seal) -> bool {
+        let entry = self.entries.find_mut(name).filter(|entry| entry.seal.is_none());
+        let Some(entry) = entry else { return false };
+        entry.seal = Some(seal);
+        true
+    }
+
     pub fn fact_key(&self, name: SlotName, l1: &L1) -> Option<FactKey> {
         let entry = self.entries.find(name)?;
         Some(super::fact_key(&entry.key, entry.bytes, l1))

@@ -25,6 +25,7 @@ pub(crate) mod of_copy {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobsSeen {
     sessions: Vec<u8>,
+    seeks: Vec<u8>,
     orphans: Vec<u8>,
     copies: Vec<u8>,
     connections: Vec<(Connection, u32)>,
@@ -36,6 +37,7 @@ impl JobsSeen {
     pub(super) fn see(&mut self, engine: &Engine) -> Result<(), Violation> {
         let (sessions, copies) = (&engine.sessions, &engine.copies.copies);
         reset(&mut self.sessions, &sessions.sessions);
+        reset(&mut self.seeks, &engine.promote.seeks);
         reset(&mut self.orphans, &sessions.orphans);
         reset(&mut self.copies, copies);
         self.connections.clear();
@@ -62,6 +64,12 @@ impl JobsSeen {
                     self.registrations.push((registration, left));
                     true
                 }
+                Job::Seek { seek } => {
+                    mark(&mut self.seeks, &engine.promote.seeks, seek, 1);
+                    // A seek may be told to go on by an answer while it waits for its turn.
+                    true
+                }
+                Job::Leave => self.mark_single(LEAVE),
                 Job::EmptyWindow => self.mark_single(EMPTY_WINDOW),
                 Job::Sweep => self.mark_single(SWEEP),
                 Job::Evict => self.mark_single(EVICT),
@@ -71,6 +79,8 @@ impl JobsSeen {
         let is_evicting = engine.jobs.evict_bytes() > 0;
         check(self.has(EVICT) == is_evicting, "I-37", "a pass and its job do not go together")?;
         let is_sweeping = engine.jobs.is_sweeping();
+        let leaves = self.has(LEAVE) || !engine.l1.is_leaving();
+        check(leaves, "I-9", "what nothing holds any more stays in L1")?;
         check(self.has(SWEEP) == is_sweeping, "I-49", "a sweep and its job do not go together")
     }
 
@@ -94,6 +104,10 @@ impl JobsSeen {
 
     pub(crate) fn session(&self, name: SlotName, what: u8) -> bool {
         at(&self.sessions, name) & what != 0
+    }
+
+    pub(crate) fn seek(&self, name: SlotName) -> bool {
+        at(&self.seeks, name) != 0
     }
 
     pub(crate) fn orphan(&self, name: SlotName) -> bool {
@@ -134,3 +148,4 @@ fn mark<T>(flags: &mut [u8], table: &Slots<T>, name: SlotName, bit: u8) -> bool 
 const EMPTY_WINDOW: u8 = 1;
 const SWEEP: u8 = 2;
 const EVICT: u8 = 4;
+const LEAVE: u8 = 8;

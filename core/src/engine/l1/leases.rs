@@ -41,10 +41,46 @@ impl LeaseSet {
     /// Promises the next cell's object to `readers` readers.
     pub fn take(&mut self, l1: &mut L1, object: ObjectId, readers: u16) {
         assert!(readers > 0, "a lookup declares at least one reader");
-        l1.lease(object);
+        // Who finds it in L1 is the second to want it.
+        l1.stay(object);
+        self.cells.push(Cell { object, left: 0 });
+        self.fill(l1, self.cells.len() - 1, readers);
+    }
+
+    /// A place for an object that is on its way. Nobody is promised anything yet.
+    pub fn expect(&mut self, object: ObjectId) {
+        self.cells.push(Cell { object, left: 0 });
+    }
+
+    /// What was expected has come, and is promised to `readers` readers.
+    pub fn fill(&mut self, l1: &mut L1, at: usize, readers: u16) {
+        let cell = &mut self.cells[at];
+        assert!(cell.left == 0, "a cell is promised once");
+        cell.left = readers;
+        l1.lease(cell.object);
         l1.totals.lease_units_taken += readers as u64;
         self.units += readers as u64;
-        self.cells.push(Cell { object, left: readers });
+    }
+
+    /// The first of these cells that nobody has been promised anything in, if there is one.
+    pub fn first_open(&self, cells: Range<usize>) -> Option<usize> {
+        let start = cells.start;
+        self.cells[cells].iter().position(|cell| cell.left == 0).map(|at| start + at)
+    }
+
+    /// Takes the cells from `at` on out, with what is left of them.
+    pub fn split_off(&mut self, at: usize) -> LeaseSet {
+        let cells = self.cells.split_off(at.min(self.cells.len()));
+        let units = cells.iter().map(|cell| u64::from(cell.left)).sum();
+        self.units -= units;
+        LeaseSet { cells, rows: self.rows, units }
+    }
+
+    /// Puts the cells of another set of the same rows behind its own.
+    pub fn append(&mut self, mut tail: LeaseSet) {
+        assert!(self.rows == tail.rows, "rows of one lookup");
+        self.cells.append(&mut tail.cells);
+        self.units += tail.units;
     }
 
     /// Whether every cell of `row` in `chunks` is there for one more reader under these hashes.

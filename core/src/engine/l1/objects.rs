@@ -1,6 +1,7 @@
 //! One object of L1.
 
 use crate::engine::space::Extent;
+use crate::fact::Removal;
 use crate::names::{ChunkHash, ScopeId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Object {
     pub pins: u32,
     /// `space` and `policy` were told that it cannot go.
     pub held: bool,
+    /// It leaves L1 as soon as nothing holds it, and for this reason.
+    pub leaves: Option<Removal>,
     /// The epoch of `clear` in which it was published, or survived the last one.
     pub epoch: u32,
 }

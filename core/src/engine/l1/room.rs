@@ -99,6 +99,7 @@ impl L1 {
             leases: 0,
             pins: 0,
             held: false,
+            leaves: None,
             epoch: self.epochs.now,
         };
         let name = self.objects.insert(object).expect("the table has room, checked above");

@@ -18,7 +18,7 @@ impl Sessions {
             charged += session.charged;
             waits += session.waits.len();
             untaken += !session.taken as u64;
-            let may_take = matches!(session.phase, Phase::Looking { .. });
+            let may_take = session.is_undecided();
             holding += (may_take || !session.set.is_empty()) as usize;
             claim_set(&session.set, view, claims)?;
             session.audit_cells(view)?;
@@ -53,7 +53,7 @@ impl Sessions {
             let are_over = ended.iter().all(|cell| cell.left == 0);
             check(are_over, "I-11", "a cell was passed over when its session ended")?;
         }
-        let bound = holding + self.orphans.len() <= self.orphans.limit();
+        let bound = 2 * holding + self.orphans.len() <= self.orphans.limit();
         check(bound, "I-11", "sessions would leave more behind than there is room for")?;
         check(charged == self.cells, "I-11", "lease cells are not counted right")?;
         check(cells <= self.cells, "I-11", "more cells are leased than are charged")?;
@@ -96,6 +96,10 @@ impl Session {
                 check(within, "I-11", "a lookup takes more cells than it is charged for")?;
                 return check(looks_on, "I-10", "a lookup is under way without a job");
             }
+            Phase::Seeking => {
+                check(!self.taken, "I-14", "a result was taken before it was there")?;
+                return check(view.seeks.is_seeking(name), "I-10", "a lookup waits for no seek");
+            }
             Phase::Touching { left } | Phase::Lingering { left } => left,
             Phase::Found => 0,
         };
@@ -120,7 +124,7 @@ impl Session {
         check(idle, "I-11", "an idle session would never be forgotten")?;
         claims.timers += 1;
         let lingers = matches!(self.phase, Phase::Lingering { .. });
-        let is_looking = matches!(self.phase, Phase::Looking { .. });
+        let is_looking = self.is_undecided();
         let lease = self.lease_timer;
         if lease.is_some() {
             claims.timers += 1;
@@ -134,7 +138,7 @@ impl Session {
 }
 
 /// Adds the leases of one set to those of its objects.
-fn claim_set(set: &LeaseSet, view: &View, claims: &mut Claims) -> Result<(), Violation> {
+pub(crate) fn claim_set(set: &LeaseSet, view: &View, claims: &mut Claims) -> Result<(), Violation> {
     let mut left = 0;
     for cell in set.cells().iter().filter(|cell| cell.left > 0) {
         left += cell.left as u64;

@@ -211,6 +211,9 @@ impl Sessions {
         }
         self.answer_waits(turn, name);
         let session = self.sessions.remove(name).expect("ended once");
+        if matches!(session.phase, Phase::Seeking) {
+            self.abandoned.push(name);
+        }
         self.index.remove(&session.request);
         let is_left = planted!(turn.config, 1) && why == LeaseEnd::Expired;
         let lease_timer = session.lease_timer.filter(|_| !is_left);
@@ -230,7 +233,7 @@ impl Sessions {
     }
 
     /// Takes over a set whose cells are still charged.
-    fn orphan(
+    pub(super) fn orphan(
         &mut self,
         turn: &mut Turn,
         set: LeaseSet,

@@ -3,10 +3,12 @@
 use super::{Phase, Session};
 use crate::engine::fold::Next;
 use crate::engine::l1::{Found, Key, PROBES, Probes};
+use crate::engine::promote::Wanted;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{LeaseEnd, LookupStop};
 use crate::names::ChunkHash;
+use crate::slots::SlotName;
 
 impl Session {
     /// Goes on as far as the turn's budget reaches. True when the result is decided. `given` are
@@ -70,6 +72,37 @@ impl Session {
         decided
     }
 
+    /// What lower tiers are to be asked for, where they can help: the lookup waits for them.
+    pub(super) fn wants_more(
+        &mut self,
+        turn: &mut Turn,
+        name: SlotName,
+        given: Option<&[ChunkHash]>,
+    ) -> Option<Wanted> {
+        let is_short = matches!(self.stop, LookupStop::Absent | LookupStop::RankMissing);
+        let tenant = self.tenant.filter(|_| is_short && self.hit < self.reach)?;
+        let Phase::Looking { hashes: kept, .. } = &self.phase else { return None };
+        let hashes = given.unwrap_or(kept);
+        let hashes = hashes[self.hit as usize..self.reach as usize].to_vec();
+        self.trim(turn);
+        self.phase = Phase::Seeking;
+        Some(Wanted {
+            session: name,
+            tenant,
+            scopes: self.scopes.clone(),
+            readers: self.readers,
+            requested: self.requested,
+            first: self.hit,
+            hashes,
+            stop: self.stop,
+        })
+    }
+
+    /// Whether the result does not stand yet.
+    pub(super) fn is_undecided(&self) -> bool {
+        matches!(self.phase, Phase::Looking { .. } | Phase::Seeking)
+    }
+
     /// Gives back what was taken of the chunk in which the hit ended. Rows are full here: a row
     /// with a window would also give back what lies before it.
     pub(super) fn trim(&mut self, turn: &mut Turn) {
@@ -88,7 +121,7 @@ impl Session {
     /// Cells below this one were leased, and nobody has been told yet.
     pub(super) fn untold(&self) -> usize {
         match self.phase {
-            Phase::Looking { .. } => self.set.len(),
+            Phase::Looking { .. } | Phase::Seeking => self.set.len(),
             Phase::Touching { left } | Phase::Lingering { left } => left,
             Phase::Found => 0,
         }

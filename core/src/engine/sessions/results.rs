@@ -88,9 +88,10 @@ impl Sessions {
                 tenant,
                 requested_chunks: session.requested,
                 hit_chunks: session.hit,
-                l1_hit_chunks: session.hit,
+                l1_hit_chunks: session.l1_hit.min(session.hit),
                 hit_keys: session.set.len() as u32,
-                l1_hit_keys: session.set.len() as u32,
+                l1_hit_keys: session.set.len() as u32
+                    - session.loaded.min(session.set.len() as u32),
                 stop: session.stop,
             },
             // Without a name left for the tenant there is no label to count it under.

@@ -1,0 +1,85 @@
+//! What must hold of seeks and loads (I-2, I-10, I-11, I-25, I-32, I-34).
+
+use super::loads::Stage;
+use super::{Promote, Seek};
+use crate::engine::adapters::Adapters;
+use crate::engine::alarms::Alarm;
+use crate::engine::audit::{Claims, View, Violation, check};
+use crate::engine::l1::objects::State;
+use crate::engine::sessions::claim_set;
+use crate::slots::SlotName;
+
+impl Promote {
+    /// Adds what seeks and loads claim of objects, names, entries and alarms.
+    pub(crate) fn audit(
+        &self,
+        view: &View,
+        adapters: &Adapters,
+        claims: &mut Claims,
+    ) -> Result<(), Violation> {
+        check(self.done.is_empty(), "I-10", "a lookup's result stands and was not handed on")?;
+        let mut active = 0;
+        for (name, seek) in self.seeks.iter() {
+            active += seek.is_active as usize;
+            let listed = self.by_session.get(&seek.session) == Some(&name);
+            check(listed, "I-12", "a seek is not the one of its session")?;
+            claim_set(&seek.set, view, claims)?;
+            seek.rows.iter().for_each(|row| claims.scopes[row.below.0 as usize] += 1);
+            let ends = view.alarms.is_armed(seek.timer, Alarm::SeekExpiry, name);
+            check(ends, "I-10", "a seek has no deadline")?;
+            claims.timers += 1;
+            self.audit_seek(name, seek, view, adapters)?;
+        }
+        check(self.by_session.len() == self.seeks.len(), "I-12", "a session names no seek")?;
+        check(active == self.active, "I-32", "loading lookups are miscounted")?;
+        check(active <= view.config.prefetch_max, "I-32", "too many lookups load at once")?;
+        let mut named = 0;
+        for (name, load) in self.loads.iter() {
+            claims.of(load.object).1 += 1;
+            let object = view.l1.objects.find(load.object.0);
+            let state = object.map(|object| object.state);
+            check(state.is_some(), "I-2", "what a load writes to is gone")?;
+            let is_named = self.by_object.get(&load.object) == Some(&name);
+            named += is_named as usize;
+            if load.stage == Stage::GivenUp {
+                check(state == Some(State::Condemned), "I-6", "a load given up keeps its key")?;
+                check(load.waiters.is_empty(), "I-10", "somebody waits for a load given up")?;
+                continue;
+            }
+            check(is_named, "I-34", "two loads bring one object")?;
+            check(!load.waiters.is_empty(), "I-11", "nobody waits for a load")?;
+            for (seek, at) in &load.waiters {
+                let cell =
+                    self.seeks.find(*seek).and_then(|seek| seek.set.cells().get(*at as usize));
+                let waits = cell.is_some_and(|cell| cell.left == 0 && cell.object == load.object);
+                check(waits, "I-25", "a load is for a cell that does not wait for it")?;
+            }
+        }
+        check(named == self.by_object.len(), "I-34", "an object is brought by no load")
+    }
+
+    fn audit_seek(
+        &self,
+        name: SlotName,
+        seek: &Seek,
+        view: &View,
+        adapters: &Adapters,
+    ) -> Result<(), Violation> {
+        let rows = seek.rows.len();
+        let whole = seek.planned as usize * rows;
+        check(seek.set.len() >= whole, "I-25", "a planned chunk lacks a cell")?;
+        check(seek.set.len() < whole + rows.max(1), "I-25", "a cell is planned twice")?;
+        for probing in &seek.probing {
+            let found = adapters.flights.find(probing.ticket.0);
+            check(found.is_some(), "I-10", "a seek waits for a question that has ended")?;
+        }
+        for cell in seek.set.cells().iter().take(seek.end as usize * rows) {
+            let comes = cell.left > 0 || self.by_object.contains_key(&cell.object);
+            check(comes, "I-26", "a cell waits for nothing")?;
+        }
+        let waits = !seek.probing.is_empty() || seek.planned >= seek.end;
+        let queued = !seek.is_active && self.queue.contains(&name);
+        let goes_on = waits || queued || view.jobs.seek(name);
+        check(goes_on, "I-10", "a seek neither waits nor goes on")
+    }
+}
