@@ -168,6 +168,7 @@ impl Engine {
                 Alarm::Work => {}
                 Alarm::EvictionTick => {
                     evict::tick(&mut turn);
+                    self.promote.look_after_waiting(&mut turn, &mut self.adapters);
                     let next = turn.now + evict::TICK;
                     turn.alarms.arm(next, Alarm::EvictionTick, NOBODY);
                     let gauges = self.gauges();

@@ -90,6 +90,16 @@ impl Engine {
         let seeks = &self.promote;
         let view = View { config, l1: &self.l1, alarms, jobs, seeks };
         self.sessions.audit(&view, claims)?;
+        // TEMP-BEGIN
+        for (_, flight) in self.adapters.flights.iter() {
+            claims.timers += flight.timer.is_some() as usize;
+        }
+        for adapter in &self.adapters.list {
+            for (_, entry) in adapter.shelf.entries.iter() {
+                claims.scopes[entry.key.scope.0 as usize] += 1;
+            }
+        }
+        // TEMP-END
         self.promote.audit(&view, &self.adapters, claims)?;
         self.copies.audit(&view, &self.clients, claims)?;
         self.clients.audit(&view, &self.layouts, claims)?;

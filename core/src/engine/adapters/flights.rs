@@ -29,7 +29,7 @@ pub enum Flight {
 pub struct InFlight {
     pub flight: Flight,
     pub departed: Instant,
-    pub(super) timer: Option<Timer>,
+    pub(crate) timer: Option<Timer>,
 }
 
 impl Flight {

@@ -117,9 +117,9 @@ impl Promote {
 
     pub fn order_from(&mut self, turn: &mut Turn, adapters: &mut Adapters, id: AdapterId) {
         let mark = turn.out.mark();
-        loop {
-            let Some(waiting) = self.waiting.get_mut(usize::from(id.0)) else { break };
-            let Some(&name) = waiting.front() else { break };
+        let place = usize::from(id.0);
+        while let Some(&name) = self.waiting.get(place).and_then(VecDeque::front) {
+            let waiting = &mut self.waiting[place];
             let Some(load) = self.loads.find_mut(name).filter(|load| load.stage == Stage::Waiting)
             else {
                 waiting.pop_front();
@@ -138,8 +138,8 @@ impl Promote {
             let (key, object, bytes) = (load.key, load.object, load.bytes);
             adapters.load_begun(id, bytes);
             turn.spend(1);
-            let place = place_of(turn, object, bytes);
-            turn.out.effects.push(Effect::LoadObject { ticket, adapter: id, key, place });
+            let into = place_of(turn, object, bytes);
+            turn.out.effects.push(Effect::LoadObject { ticket, adapter: id, key, place: into });
             turn.l1.push_key(object, turn.out);
         }
         let keys = turn.out.keys_since(mark);

@@ -231,7 +231,7 @@ impl Promote {
             Source::Below { adapter, .. } => Some(*adapter),
             _ => None,
         });
-        let Some(adapter) = below.last().filter(|_| tokens_per_second > 0) else { return false };
+        let Some(adapter) = below.max().filter(|_| tokens_per_second > 0) else { return false };
         let rate = adapters.load_bytes_per_second(adapter);
         if rate == 0 {
             return false;

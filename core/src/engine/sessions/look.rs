@@ -79,7 +79,11 @@ impl Session {
         name: SlotName,
         given: Option<&[ChunkHash]>,
     ) -> Option<Wanted> {
-        let is_short = matches!(self.stop, LookupStop::Absent | LookupStop::RankMissing);
+        // What is on its way into L1 may be a load that can be joined.
+        let is_short = matches!(
+            self.stop,
+            LookupStop::Absent | LookupStop::RankMissing | LookupStop::InFlight
+        );
         let tenant = self.tenant.filter(|_| is_short && self.hit < self.reach)?;
         let Phase::Looking { hashes: kept, .. } = &self.phase else { return None };
         let hashes = given.unwrap_or(kept);

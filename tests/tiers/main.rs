@@ -1,0 +1,5 @@
+//! The engine above lower tiers: lookups that go on below L1.
+
+mod bed;
+mod loads;
+mod runs;
