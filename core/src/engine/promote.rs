@@ -47,13 +47,10 @@ pub struct Wanted {
     pub tenant: TenantId,
     pub scopes: SmallVec<[ScopeId; 4]>,
     pub readers: u16,
-    /// Chunks that the whole lookup asks for, and those of them that L1 has.
+    /// Chunks that the whole lookup asks for.
     pub requested: u32,
-    pub first: u32,
-    /// Hashes of the chunks behind these, as far as the lookup may reach.
+    /// Hashes of the chunks behind the prefix in L1, as far as the lookup may reach.
     pub hashes: Vec<ChunkHash>,
-    /// Why the prefix in L1 ends where it does.
-    pub stop: LookupStop,
 }
 
 /// What became of it.
@@ -82,6 +79,8 @@ pub(crate) struct Seek {
     /// Of the chunks behind the prefix in L1. Here and below, chunk 0 is the first of these.
     pub hashes: Vec<ChunkHash>,
     pub set: LeaseSet,
+    /// All cells before this one are leased.
+    pub leased: usize,
     /// Chunks whose cells are all taken or on their way.
     pub planned: u32,
     /// No chunk from here on can be had, and why.
@@ -145,9 +144,8 @@ impl Promote {
     /// A lookup goes on below L1. Its result comes through `take_sought`, possibly at once.
     pub fn seek(&mut self, turn: &mut Turn, adapters: &mut Adapters, wanted: Wanted) {
         let timer_at = turn.now + Duration::from_secs(limits::SEEK_SECS_MAX);
+        let (tenant, keys) = (wanted.tenant, wanted.requested * wanted.scopes.len() as u32);
         let seek = self.new_seek(turn, wanted);
-        let (tenant, rows) = (seek.tenant, seek.rows.len() as u32);
-        let keys = seek.hashes.len() as u32 * rows;
         let name = match self.seeks.insert(seek) {
             Ok(name) => name,
             Err(_) => unreachable!("the desk asks for room first"),
@@ -189,6 +187,7 @@ impl Promote {
             session: wanted.session,
             tenant: wanted.tenant,
             set: LeaseSet::new(rows.len() as u32, 0),
+            leased: 0,
             rows,
             bytes: layout.bytes().unwrap_or(0),
             layout: layout.fingerprint(),
@@ -221,10 +220,8 @@ impl Promote {
     pub fn cancel(&mut self, turn: &mut Turn, session: SlotName) {
         let Some(&name) = self.by_session.get(&session) else { return };
         let seek = self.seeks.find_mut(name).expect("the index names live seeks");
-        seek.end = 0;
-        seek.stop = LookupStop::Absent;
+        seek.cut(0, LookupStop::Absent);
         self.finish(name);
-        // What it is asked for and nobody will need is not waited for.
         turn.spend(1);
     }
 
@@ -233,9 +230,10 @@ impl Promote {
         let Some(seek) = self.seeks.find_mut(name) else { return };
         seek.timer = None;
         let planned = seek.planned;
-        turn.spend_own(seek.set.len());
         let rows = seek.rows.len().max(1);
-        let open = seek.set.first_open(0..(planned as usize * rows).min(seek.set.len()));
+        let cells = (planned as usize * rows).min(seek.set.len());
+        let open = seek.set.first_open(seek.leased.min(cells)..cells);
+        turn.work.spend_steps(cells);
         let chunk = open.map_or(planned, |at| (at / rows) as u32);
         seek.cut(chunk, LookupStop::TimedOut);
         self.finish(name);
@@ -257,8 +255,10 @@ impl Promote {
             return;
         }
         let cells = (seek.end as usize * seek.rows.len()).min(seek.set.len());
-        turn.spend_own(cells / CELLS_PER_LOOK);
-        if seek.set.first_open(0..cells).is_none() {
+        let from = seek.leased.min(cells);
+        seek.leased = seek.set.first_open(from..cells).unwrap_or(cells);
+        turn.work.spend_steps(seek.leased - from);
+        if seek.leased == cells {
             self.finish(name);
         }
     }
@@ -329,5 +329,3 @@ impl Seek {
 
 /// Chunks of the first question to adapters; each later one is about twice as many.
 const PROBE_CHUNKS_FIRST: u32 = 16;
-/// Cells that are looked at for the price of one: a word of memory beside the last.
-const CELLS_PER_LOOK: usize = 16;

@@ -96,9 +96,7 @@ impl Session {
             scopes: self.scopes.clone(),
             readers: self.readers,
             requested: self.requested,
-            first: self.hit,
             hashes,
-            stop: self.stop,
         })
     }
 
