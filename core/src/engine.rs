@@ -26,21 +26,19 @@ pub use status::Status;
 
 use crate::config::{Config, TransferModes};
 use crate::effect::{Answer, OperatorAnswer, Outbox, Refusal};
-use crate::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration};
+use crate::event::{Ask, BodyOutcome, Event, OperatorAsk, Registration};
 use crate::fact::{Abort, Fact, Gauges, InstanceEnd, RequestFault};
-use crate::limits;
 use crate::names::{InstanceId, KvRank, Operator, Reply};
 use crate::time::Instant;
 use adapters::Adapters;
 use clients::{Clients, Mode, Registered};
-use copies::{Asker, Committer, Copies, Kind};
+use copies::Copies;
 use demote::Demote;
 use jobs::{Job, Jobs};
 use l1::L1;
 use layouts::Layouts;
 use promote::Promote;
 use quota::Quota;
-use scopes::ScopeKey;
 use sessions::Sessions;
 use status::Refusals;
 use turn::{Turn, Work};
@@ -80,7 +78,9 @@ macro_rules! turn {
     };
 }
 
+// Behind the macro: they use it.
 mod tiers;
+mod transfers;
 
 impl Engine {
     /// An engine whose arena has nothing usable yet; `Event::ArenaGrown` says when it has.
@@ -148,6 +148,9 @@ impl Engine {
             Event::OperatorAsked { operator, ask } => self.operate(operator, ask, out),
             event => self.tier_event(event, out),
         }
+        if !self.copies.published.is_empty() {
+            self.objects_committed(out);
+        }
         self.settle_tiers(out);
     }
 
@@ -171,6 +174,7 @@ impl Engine {
                     self.promote.look_after_waiting(&mut turn, &mut self.adapters);
                     let next = turn.now + evict::TICK;
                     turn.alarms.arm(next, Alarm::EvictionTick, NOBODY);
+                    self.tiers_tick(out);
                     let gauges = self.gauges();
                     out.tell(gauges);
                 }
@@ -180,7 +184,8 @@ impl Engine {
                 Alarm::WaitTimeout => self.sessions.wait_expired(&mut turn, subject),
                 Alarm::FlightStall => self.tier_stalled(subject, out),
                 Alarm::SeekExpiry => self.promote.expire(&mut turn, subject),
-                Alarm::StoreRetry | Alarm::AdapterRetry => {}
+                Alarm::StoreRetry => self.store_retry(subject, out),
+                Alarm::AdapterRetry => self.adapter_retry(subject, out),
                 Alarm::InstanceSilence => {
                     if let Some(instance) = self.clients.silence(&mut turn, subject) {
                         let why = (InstanceEnd::Reaped, Abort::Reaped);
@@ -228,6 +233,10 @@ impl Engine {
                 Job::EmptyWindow => (!turn.l1.empty_some(turn.work, turn.out)).then_some(job),
                 Job::Sweep => turn.l1.sweep(turn.work, turn.out).then_some(job),
                 Job::Evict => evict::some(&mut turn).then_some(job),
+                Job::Tiers => {
+                    let (adapters, demote) = (&mut self.adapters, &mut self.demote);
+                    tiers::tiers_some(&mut turn, adapters, demote, &self.quota).then_some(job)
+                }
             };
             match unfinished {
                 Some(job) => self.jobs.resume(job),
@@ -289,71 +298,6 @@ impl Engine {
         }
     }
 
-    /// The four transfer operations of an engine-driven client.
-    fn transfer(&mut self, reply: Reply, ask: &Ask<'_>, out: &mut Outbox) {
-        let (instance, keys, operation, negative) = match ask {
-            Ask::PrepareStore { instance, keys } => {
-                (*instance, keys, "prepare_store", Answer::NoContext)
-            }
-            Ask::CommitStore { instance, keys, .. } => {
-                (*instance, keys, "commit_store", Answer::Bool(false))
-            }
-            Ask::PrepareRetrieve { instance, keys } => {
-                (*instance, keys, "prepare_retrieve", Answer::RetrieveMiss)
-            }
-            Ask::CommitRetrieve { instance, keys } => {
-                (*instance, keys, "commit_retrieve", Answer::Bool(false))
-            }
-            _ => unreachable!("the desk sends transfers only"),
-        };
-        let asker = match self.find_asker(reply, instance, keys, out) {
-            Ok(asker) => asker,
-            Err(fault) => {
-                self.commit_late(reply, ask, out);
-                out.tell(Fact::RequestFaulted { operation, fault });
-                return out.answer(reply, negative);
-            }
-        };
-        let mut turn = turn!(self, out);
-        match ask {
-            Ask::PrepareStore { .. } => self.copies.prepare_store(&mut turn, &asker, keys),
-            Ask::PrepareRetrieve { .. } => {
-                let sessions = &mut self.sessions;
-                self.copies.prepare_retrieve(&mut turn, sessions, &asker, keys);
-            }
-            Ask::CommitRetrieve { .. } => {
-                self.copies.commit_retrieve(&mut turn, &asker, keys);
-                out.answer(reply, Answer::Bool(true));
-            }
-            Ask::CommitStore { inline_bytes: 0, .. } => {
-                self.copies.commit_store(&mut turn, &asker, keys);
-                self.clients.has_mode(instance, Mode::SharedMemory);
-            }
-            Ask::CommitStore { .. } => {
-                self.copies.receive(&mut turn, &asker, keys);
-            }
-            _ => unreachable!("the desk sends transfers only"),
-        }
-    }
-
-    /// A commit that its registration has not lived to see ends its copy all the same.
-    fn commit_late(&mut self, reply: Reply, ask: &Ask<'_>, out: &mut Outbox) {
-        let (instance, keys, kind) = match ask {
-            Ask::CommitStore { instance, keys, .. } => (*instance, keys, Kind::Store),
-            Ask::CommitRetrieve { instance, keys } => (*instance, keys, Kind::Retrieve),
-            _ => return,
-        };
-        let request = self.copies.request_hash(keys.request);
-        let by = Committer { request, connection: reply.connection };
-        let mut turn = turn!(self, out);
-        match ask {
-            Ask::CommitStore { inline_bytes: 1.., .. } => {
-                self.copies.body_unregistered(&mut turn, by, instance, keys);
-            }
-            _ => self.copies.commit_unregistered(&mut turn, by, kind, instance, keys),
-        }
-    }
-
     fn register(&mut self, reply: Reply, registration: &Registration<'_>, out: &mut Outbox) {
         let (instance, model) = (registration.instance, registration.model);
         let fits = registration.layout.bytes().is_some_and(|bytes| self.l1.fits_ever(bytes));
@@ -408,49 +352,6 @@ impl Engine {
         }
     }
 
-    /// Who asks for a transfer: a registered instance, for its own model, as one of its ranks.
-    fn find_asker(
-        &mut self,
-        reply: Reply,
-        instance: InstanceId,
-        keys: &Keys<'_>,
-        out: &mut Outbox,
-    ) -> Result<Asker, RequestFault> {
-        let now = self.clients.heard(&self.config, self.now, instance);
-        let known = self.clients.seen(now, instance).ok_or(RequestFault::UnknownInstance)?;
-        let is_other = known.world_size != keys.world_size && !planted!(self.config, 28);
-        if *known.model != *keys.model || is_other {
-            return Err(RequestFault::BadKey);
-        }
-        let row = keys.worker.ok_or(RequestFault::NoWorker)?;
-        let rank = KvRank::of(keys.world_size, row).ok_or(RequestFault::BadKey)?;
-        if keys.chunks().len() > limits::REQUEST_CHUNKS_MAX {
-            return Err(RequestFault::BadKey);
-        }
-        let (layout, registration) = (known.layout, known.registration);
-        let offers = known.offers(self.config.pool);
-        let scopes = &mut self.l1.scopes;
-        let tenant = scopes.name_tenant(keys.model, keys.salt, &mut out.facts);
-        let tenant = tenant.ok_or(RequestFault::TableFull)?;
-        let key = ScopeKey { tenant, rank, group: 0, layout };
-        let scope = scopes.name_scope(key).ok_or(RequestFault::TableFull)?;
-        let bytes = layout.bytes().expect("registrations without bytes are refused");
-        let connection = reply.connection;
-        let request = self.copies.request_hash(keys.request);
-        Ok(Asker {
-            instance,
-            registration,
-            connection,
-            reply,
-            request,
-            layout,
-            bytes,
-            scope,
-            row,
-            offers,
-        })
-    }
-
     fn clear(&mut self, force: bool, out: &mut Outbox) {
         self.l1.clear(force);
         self.jobs.sweep();
@@ -471,7 +372,10 @@ impl Engine {
                     OperatorAnswer::Full("QUOTAS_MAX")
                 }
             }
-            OperatorAsk::AdapterRemove { adapter: _ } => OperatorAnswer::Done,
+            OperatorAsk::AdapterRemove { adapter } => match self.adapter_removed(adapter, out) {
+                true => OperatorAnswer::Done,
+                false => OperatorAnswer::Removed(false),
+            },
             OperatorAsk::QuotaRemove { salt } => {
                 let removed = self.quota.remove(salt);
                 if removed {
@@ -513,7 +417,7 @@ impl Engine {
             instances: self.clients.len() as u64,
             tickets: self.copies.in_flight() as u64,
             lease_units: self.l1.lease_units(),
-            adapters: self.adapters.gauges(),
+            adapters: self.adapters.gauges(&self.demote),
         }))
     }
 

@@ -417,6 +417,12 @@ pub enum Fact {
         adapter: AdapterId,
         state: AdapterState,
     },
+    /// Objects that lay in an adapter when it joined and are not served: they have no name here, or
+    /// its table is full.
+    L2ScanSkipped {
+        adapter: AdapterId,
+        objects: u32,
+    },
     /// Stores below L1 were handed to an adapter.
     L2StoreSubmitted {
         adapter: AdapterId,
@@ -583,13 +589,24 @@ pub enum StoreDrop {
     Tripped,
     /// The adapter leaves.
     Draining,
-    /// More than may be written in a second or a day.
+    /// More than may be written in a day. (What is more than a second's share waits.)
     WriteBudget,
     /// Larger than the adapter, or without a name there.
     Unfit,
 }
 
 impl StoreDrop {
+    pub const ALL: [StoreDrop; 8] = [
+        StoreDrop::Failed,
+        StoreDrop::NoRoom,
+        StoreDrop::QueueFull,
+        StoreDrop::Evicted,
+        StoreDrop::Tripped,
+        StoreDrop::Draining,
+        StoreDrop::WriteBudget,
+        StoreDrop::Unfit,
+    ];
+
     pub fn label(self) -> &'static str {
         match self {
             StoreDrop::Failed => "failed",

@@ -69,6 +69,26 @@ pub const SEEK_SECS_MAX: u64 = 30;
 pub const PROBE_KEYS_MAX: usize = 1024;
 /// Tries of one store below L1.
 pub const STORE_TRIES_MAX: u8 = 3;
+/// Bytes of L1 that the loads of one adapter are for at once; a larger object is loaded alone.
+pub const LOADING_BYTES_MAX: u64 = 1 << 30;
+/// Orders of one adapter that fail one after another before it is tripped.
+pub const FAILURES_MAX: u32 = 5;
+/// How long a tripped adapter is left alone, seconds: at first, and at the most.
+pub const TRIP_SECS_MIN: u64 = 1;
+pub const TRIP_SECS_MAX: u64 = 64;
+/// Objects of one adapter that are being taken away at once.
+pub const DELETES_MAX: u32 = 64;
+/// Objects of one adapter that wait to be put aside.
+pub const QUARANTINES_MAX: usize = 64;
+/// Objects of one adapter that are being checked at once.
+pub const SCRUBS_MAX: u32 = 4;
+/// How long a failed store below L1 waits for its next try, seconds: after its first try; twice as
+/// long after every other.
+pub const STORE_RETRY_SECS: u64 = 2;
+/// Keys that one adapter remembers to have seen once.
+pub const TOUCHES_MAX: usize = 65_536;
+/// Objects that one event can publish: whole requests, as often as one name has copies.
+pub const COMMITTED_MAX: usize = COPIES_PER_NAME_MAX * REQUEST_CHUNKS_MAX;
 /// Tenant quotas.
 pub const QUOTAS_MAX: usize = 4096;
 /// Bytes of the salt that a quota is for.

@@ -4,15 +4,29 @@
 //! The invariant: an adapter's shelf counts every byte that is at rest in it or on its way there
 //! exactly once (I-39), what is being loaded cannot go (I-23, I-31), and every effect that was
 //! ordered from an adapter stands in `flights` until its one ending (I-33).
+//!
+//! What it does by itself stands beside it: `health` trusts and mistrusts, `scan` takes in what lay
+//! there, `evict` keeps it below its bounds, `scrub` looks after what is at rest, `leave` lets it
+//! go. What goes there from L1 is `demote`'s, what comes from there `promote`'s.
 
+mod audit;
+mod evict;
 pub mod flights;
+mod health;
+mod leave;
+mod scan;
+mod scrub;
 pub mod shelf;
 
 use crate::SeededHash;
 use crate::config::{AdapterSetup, Limits};
 use crate::effect::{Effect, Note, Outbox};
 use crate::engine::alarms::{Alarm, Alarms};
+use crate::engine::demote::Demote;
 use crate::engine::l1::L1;
+use crate::engine::memory::slots_bytes;
+use crate::engine::turn::Turn;
+use crate::event::LoadOutcome;
 use crate::fact::{AdapterGauges, AdapterState, Fact, FactKey, L2Removal};
 use crate::limits;
 use crate::names::{AdapterId, L2Key, Seal, Ticket};
@@ -20,8 +34,12 @@ use crate::slots::{SlotName, Slots};
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+pub(crate) use evict::Room;
 use flights::{Flight, InFlight};
-use shelf::Shelf;
+use health::Health;
+pub(crate) use health::subject as health_subject;
+use scrub::Scrub;
+use shelf::{Shelf, Stage};
 
 /// What is known of a key in one adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +70,33 @@ pub struct Adapter {
     pub(crate) loading_bytes: u64,
     /// Effects on their way, of every kind.
     pub(crate) flights: u32,
+    pub(crate) deletes: u32,
+    pub(crate) health: Health,
+    evicting: evict::Evicting,
+    scrub: Scrub,
+    pub(crate) counts: Counts,
+    /// Bytes that a load brings in a second, on average; 0: not known yet.
+    load_bytes_per_second: u64,
+    /// It leaves, and its table is being freed up to here.
+    closing: Option<u32>,
+}
+
+/// What has happened to an adapter since it joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Orders that failed, and orders that took longer than they may.
+    pub failures: u64,
+    pub stalls: u64,
+    pub trips: u64,
+    pub deletes_failed: u64,
+    /// Objects that were told of and could not be named, or did not fit the table.
+    pub scan_skipped: u64,
+    pub scrubbed_bytes: u64,
+    pub scrubs_failed: u64,
+    /// Objects whose bytes were not those that were stored.
+    pub quarantined: u64,
+    /// Times that the device was full.
+    pub no_space: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -59,6 +104,8 @@ pub struct Adapters {
     pub(crate) list: Vec<Adapter>,
     pub(crate) flights: Slots<InFlight>,
     pub(crate) stale_endings: u64,
+    /// Adapters that leave.
+    draining: usize,
     hash: SeededHash,
 }
 
@@ -68,8 +115,16 @@ impl Adapters {
             list: Vec::new(),
             flights: Slots::with_limit(limits.flights),
             stale_endings: 0,
+            draining: 0,
             hash: SeededHash::new(seed ^ 21),
         }
+    }
+
+    /// What is in flight, at its bound. What an adapter takes is counted when it joins.
+    pub(crate) fn table_bytes(limits: &Limits) -> u64 {
+        slots_bytes::<InFlight>(limits.flights)
+            + (limits::ADAPTERS_MAX * (size_of::<Adapter>() + limits::ADAPTER_NAME_BYTES_MAX))
+                as u64
     }
 
     /// A tier joins behind all others. Ids are given in order and never again.
@@ -91,11 +146,22 @@ impl Adapters {
             loads: 0,
             loading_bytes: 0,
             flights: 0,
+            deletes: 0,
+            health: Health::default(),
+            evicting: evict::Evicting::default(),
+            scrub: Scrub::default(),
+            counts: Counts::default(),
+            load_bytes_per_second: 0,
+            closing: None,
         });
     }
 
     pub fn find(&self, id: AdapterId) -> Option<&Adapter> {
         self.list.get(id.0 as usize).filter(|adapter| adapter.state != AdapterState::Gone)
+    }
+
+    pub(crate) fn is_here(&self, id: AdapterId) -> bool {
+        self.find(id).is_some()
     }
 
     pub(crate) fn get(&self, id: AdapterId) -> &Adapter {
@@ -108,15 +174,22 @@ impl Adapters {
 
     /// Adapters that a lookup may load from, the preferred one first.
     pub fn loading(&self) -> impl Iterator<Item = AdapterId> {
-        let serves = |adapter: &&Adapter| {
-            matches!(adapter.state, AdapterState::Scanning | AdapterState::Ready)
-        };
-        self.list.iter().filter(serves).map(|adapter| adapter.id)
+        self.list.iter().filter(|adapter| adapter.serves()).map(|adapter| adapter.id)
     }
 
-    /// What an adapter is known to hold under a key.
+    /// Adapters that have neither left nor begun to.
+    pub(crate) fn staying(&self) -> impl Iterator<Item = &Adapter> {
+        let leaves = |state| matches!(state, AdapterState::Draining | AdapterState::Gone);
+        self.list.iter().filter(move |adapter| !leaves(adapter.state))
+    }
+
+    /// What an adapter is known to hold under a key. Nothing that can be had, where nothing is
+    /// asked of it just now.
     pub fn known(&self, id: AdapterId, key: &L2Key) -> Known {
         let adapter = self.get(id);
+        if !adapter.serves() {
+            return Known::Absent;
+        }
         match adapter.shelf.find(key) {
             Some((entry, found)) if found.is_loadable() => {
                 Known::Here { entry, bytes: found.bytes, seal: found.seal }
@@ -131,8 +204,10 @@ impl Adapters {
     /// for it.
     pub fn learn(&mut self, id: AdapterId, key: L2Key, bytes: u64, l1: &mut L1) -> bool {
         let adapter = self.get_mut(id);
-        let learnt = adapter.shelf.admit(key, bytes, None, &mut l1.scopes);
-        learnt.is_some()
+        if adapter.closing.is_some() {
+            return false;
+        }
+        adapter.shelf.admit(key, bytes, None, &mut l1.scopes).is_some()
     }
 
     /// The object is wanted, and cannot go until `unhold`. True where it was wanted before.
@@ -227,66 +302,91 @@ impl Adapters {
         self.flights.len()
     }
 
-    // TEMP-BEGIN
-    pub fn may_load(&self, id: AdapterId, _bytes: u64) -> bool {
-        self.get(id).loads < self.get(id).setup.loads_max
+    /// Whether one more object may be loaded now: the adapter serves, and has credit for it.
+    pub fn may_load(&self, id: AdapterId, bytes: u64) -> bool {
+        let adapter = self.get(id);
+        let fits = adapter.loading_bytes.saturating_add(bytes) <= limits::LOADING_BYTES_MAX;
+        adapter.serves()
+            && adapter.loads < adapter.setup.loads_max
+            && (fits || adapter.loads == 0)
+            && !self.flights.is_full()
     }
+
+    /// A load has departed: its credit is taken until `load_ended`.
     pub fn load_begun(&mut self, id: AdapterId, bytes: u64) {
-        self.get_mut(id).loads += 1;
-        self.get_mut(id).loading_bytes += bytes;
+        let adapter = self.get_mut(id);
+        adapter.loads += 1;
+        adapter.loading_bytes += bytes;
     }
-    #[allow(clippy::too_many_arguments)]
+
+    /// A load has arrived. Called once for each `load_begun`, at the ending of its ticket and not
+    /// at its stall: until then the device may still write.
     pub fn load_ended(
         &mut self,
+        turn: &mut Turn,
         id: AdapterId,
         bytes: u64,
-        _took: Duration,
-        _works: bool,
-        _now: Instant,
-        _alarms: &mut Alarms,
-        _out: &mut Outbox,
+        took: Duration,
+        outcome: LoadOutcome,
     ) {
-        self.get_mut(id).loads -= 1;
-        self.get_mut(id).loading_bytes -= bytes;
+        let adapter = self.get_mut(id);
+        assert!(adapter.loads > 0, "a load ends once");
+        adapter.loads -= 1;
+        adapter.loading_bytes -= bytes;
+        if outcome == LoadOutcome::Loaded {
+            let nanos = took.as_nanos().max(1);
+            let speed = u128::from(bytes) * 1_000_000_000 / nanos;
+            let speed = u64::try_from(speed).unwrap_or(u64::MAX).max(1);
+            adapter.load_bytes_per_second = match adapter.load_bytes_per_second {
+                0 => speed,
+                mean => (mean - mean / MEAN_OF + speed / MEAN_OF).max(1),
+            };
+        }
+        // What comes after its stall was counted by the stall.
+        let is_late = took > adapter.setup.load_deadline;
+        match outcome {
+            _ if is_late => {}
+            LoadOutcome::Loaded | LoadOutcome::Absent | LoadOutcome::OtherSize { .. } => {
+                self.succeeded(id);
+            }
+            LoadOutcome::Failed(fault) => self.faulted(turn, id, fault),
+        }
     }
+
+    /// A probe has arrived; `is_answered` where the adapter could be asked.
     pub fn probe_ended(
         &mut self,
-        _id: AdapterId,
-        _ok: bool,
-        _now: Instant,
-        _alarms: &mut Alarms,
-        _out: &mut Outbox,
+        turn: &mut Turn,
+        id: AdapterId,
+        took: Duration,
+        is_answered: bool,
     ) {
+        if took > self.get(id).setup.probe_deadline {
+            return;
+        }
+        match is_answered {
+            true => self.succeeded(id),
+            false => self.failed(turn, id),
+        }
     }
-    pub fn stalled_on(
-        &mut self,
-        _id: AdapterId,
-        _now: Instant,
-        _alarms: &mut Alarms,
-        _out: &mut Outbox,
-    ) {
+
+    /// A flight of this adapter has taken longer than it may.
+    pub fn stalled_on(&mut self, turn: &mut Turn, id: AdapterId) {
+        self.get_mut(id).counts.stalls += 1;
+        self.failed(turn, id);
     }
-    pub fn load_bytes_per_second(&self, _id: AdapterId) -> u64 {
-        0
+
+    /// What one load brings in a second, on average; 0 where none has ended yet.
+    pub fn load_bytes_per_second(&self, id: AdapterId) -> u64 {
+        self.get(id).load_bytes_per_second
     }
+
     pub fn seal(&mut self, id: AdapterId, entry: SlotName, seal: Seal) -> bool {
         self.get_mut(id).shelf.seal(entry, seal)
     }
-    pub fn quarantine(
-        &mut self,
-        id: AdapterId,
-        entry: SlotName,
-        l1: &mut L1,
-        _now: Instant,
-        _alarms: &mut Alarms,
-        out: &mut Outbox,
-    ) {
-        self.lost((id, entry), L2Removal::Digest, l1, out);
-    }
-    // TEMP-END
 
     /// Absolute, for a scrape and for every tick.
-    pub fn gauges(&self) -> Vec<AdapterGauges> {
+    pub fn gauges(&self, demote: &Demote) -> Vec<AdapterGauges> {
         let live = self.list.iter().filter(|adapter| adapter.state != AdapterState::Gone);
         live.map(|adapter| AdapterGauges {
             adapter: adapter.id.0,
@@ -296,7 +396,7 @@ impl Adapters {
             stores_in_flight: adapter.stores.into(),
             loads_in_flight: adapter.loads.into(),
             loading_bytes: adapter.loading_bytes,
-            stores_waiting: 0,
+            stores_waiting: demote.waiting(adapter.id) as u64,
             is_draining: adapter.state == AdapterState::Draining,
         })
         .collect()
@@ -311,8 +411,18 @@ impl Adapters {
     }
 }
 
+impl Adapter {
+    /// Whether anything but a trial may be asked of it.
+    pub(crate) fn serves(&self) -> bool {
+        matches!(self.state, AdapterState::Scanning | AdapterState::Ready)
+    }
+}
+
 /// What a fact says of an object below L1.
 pub(crate) fn fact_key(key: &L2Key, bytes: u64, l1: &L1) -> FactKey {
     let (hash, scope) = (key.hash, key.scope);
     FactKey { hash, bytes, scope, tenant: l1.scopes.tenant_of(scope) }
 }
+
+/// Loads that the mean speed of an adapter looks back on, about.
+const MEAN_OF: u64 = 8;

@@ -90,16 +90,9 @@ impl Engine {
         let seeks = &self.promote;
         let view = View { config, l1: &self.l1, alarms, jobs, seeks };
         self.sessions.audit(&view, claims)?;
-        // TEMP-BEGIN
-        for (_, flight) in self.adapters.flights.iter() {
-            claims.timers += flight.timer.is_some() as usize;
-        }
-        for adapter in &self.adapters.list {
-            for (_, entry) in adapter.shelf.entries.iter() {
-                claims.scopes[entry.key.scope.0 as usize] += 1;
-            }
-        }
-        // TEMP-END
+        self.adapters.audit(&view, claims)?;
+        self.demote.audit(&view, &self.adapters, claims)?;
+        self.demote.audit_budget(&view, &self.adapters)?;
         self.promote.audit(&view, &self.adapters, claims)?;
         self.copies.audit(&view, &self.clients, claims)?;
         self.clients.audit(&view, &self.layouts, claims)?;
@@ -122,6 +115,7 @@ impl Engine {
             && self.jobs.is_empty()
             && self.promote.is_empty()
             && self.adapters.in_flight() == 0
+            && self.demote.is_quiet()
             && self.l1.lease_units() == 0
             && self.copies.reads == 0
             && (self.sessions.cells == 0 || !self.sessions.is_empty())

@@ -150,6 +150,9 @@ pub struct Copies {
     /// Bytes of L1 that writers hold, staged or condemned.
     pub lent_bytes: u64,
     pub stale_endings: u64,
+    /// What the event at hand has made readable, the last chunk of each store first. The desk takes
+    /// it on to lower tiers.
+    pub(super) published: Vec<ObjectId>,
     hash: SeededHash,
     #[cfg(feature = "planted")]
     planted: u32,
@@ -168,6 +171,7 @@ impl Copies {
             reads: 0,
             lent_bytes: 0,
             stale_endings: 0,
+            published: Vec::new(),
             hash: SeededHash::new(seed ^ 11),
             #[cfg(feature = "planted")]
             planted: 0,

@@ -56,6 +56,6 @@ pub fn some(turn: &mut Turn) -> bool {
     bytes > 0
 }
 
-fn parts(whole: u64, ppm: u64) -> u64 {
+pub(super) fn parts(whole: u64, ppm: u64) -> u64 {
     (whole as u128 * ppm as u128 / 1_000_000) as u64
 }

@@ -1,8 +1,8 @@
 //! Work that does not fit one turn: continued by `Alarm::Work`, first come first served.
 //!
 //! The invariant: what is in the queue is bounded by what it works on (sessions, orphans, copies,
-//! connections, instances), and there is at most one sweep, one eviction pass, one window and
-//! one leave-taking.
+//! connections, instances), and there is at most one sweep, one eviction pass, one window, one
+//! leave-taking and one look at lower tiers.
 
 use crate::config::Limits;
 use crate::engine::copies::Ending;
@@ -37,6 +37,8 @@ pub enum Job {
     Sweep,
     /// The eviction tick frees bytes; `Jobs` knows how many.
     Evict,
+    /// Stores below L1 that can begin or are given up, and lower tiers that leave.
+    Tiers,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -44,6 +46,7 @@ pub struct Jobs {
     queue: VecDeque<Job>,
     is_sweeping: bool,
     is_leaving: bool,
+    has_tiers: bool,
     /// What a pass under way is still to free.
     evict_bytes: u64,
 }
@@ -73,6 +76,14 @@ impl Jobs {
         if !self.is_leaving {
             self.is_leaving = true;
             self.queue.push_back(Job::Leave);
+        }
+    }
+
+    /// Lower tiers have more to do than the turn reached.
+    pub fn tiers(&mut self) {
+        if !self.has_tiers {
+            self.has_tiers = true;
+            self.queue.push_back(Job::Tiers);
         }
     }
 
@@ -107,6 +118,7 @@ impl Jobs {
         match job {
             Job::Sweep => self.is_sweeping = false,
             Job::Leave => self.is_leaving = false,
+            Job::Tiers => self.has_tiers = false,
             _ => {}
         }
     }
@@ -130,4 +142,4 @@ impl Jobs {
 }
 
 /// Kinds of jobs of which there is one at the most.
-const SINGLE_JOBS: usize = 4;
+const SINGLE_JOBS: usize = 5;

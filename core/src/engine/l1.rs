@@ -253,9 +253,11 @@ impl L1 {
         }
     }
 
-    /// Somebody wants the object once more: it stays for the policy to judge.
+    /// Somebody wants the object once more: it stays for the policy to judge. One that a lower tier
+    /// has instead leaves all the same (I-21).
     pub fn stay(&mut self, id: ObjectId) {
-        if let Some(object) = self.objects.find_mut(id.0) {
+        let is_temporary = |object: &&mut Object| object.leaves == Some(Removal::Temporary);
+        if let Some(object) = self.objects.find_mut(id.0).filter(is_temporary) {
             object.leaves = None;
         }
     }

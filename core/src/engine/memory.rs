@@ -1,9 +1,12 @@
 //! What the engine's tables cost (design P3): every one by name, at its bound.
 
-use crate::config::{Config, Limits};
+use crate::config::{AdapterSetup, Config, Limits};
+use crate::engine::adapters::Adapters;
+use crate::engine::adapters::shelf::Shelf;
 use crate::engine::alarms::Alarms;
 use crate::engine::clients::Clients;
 use crate::engine::copies::Copies;
+use crate::engine::demote::Demote;
 use crate::engine::jobs::Jobs;
 use crate::engine::l1::L1;
 use crate::engine::l1::leases::Cell;
@@ -21,7 +24,7 @@ pub type TableBytes = (&'static str, u64);
 
 /// All tables of an engine with this configuration. Text that clients name (models, salts, request
 /// ids) is counted at its bound.
-pub fn table_bytes(config: &Config) -> [TableBytes; 15] {
+pub fn table_bytes(config: &Config) -> [TableBytes; 17] {
     let limits = &config.limits;
     let timers = timers(limits);
     [
@@ -35,6 +38,8 @@ pub fn table_bytes(config: &Config) -> [TableBytes; 15] {
         // at least one hash, or a row, which takes less.
         ("lookups under way", (limits.lease_cells * size_of::<ChunkHash>()) as u64),
         ("loads from lower tiers", Promote::table_bytes(limits)),
+        ("stores to lower tiers", Demote::table_bytes(limits)),
+        ("orders to lower tiers", Adapters::table_bytes(limits)),
         ("client copies", Copies::table_bytes(config)),
         ("instances", Clients::table_bytes(limits)),
         ("layouts", Layouts::table_bytes(limits)),
@@ -48,7 +53,14 @@ pub fn table_bytes(config: &Config) -> [TableBytes; 15] {
 /// Every owner's timers at their bounds.
 pub(super) fn timers(limits: &Limits) -> usize {
     let clients = 2 * limits.sessions + limits.tickets + limits.waits + limits.instances;
-    clients + limits.flights + limits.demotions + limits.loads + crate::limits::ADAPTERS_MAX + 2
+    // An adapter has one for its next tries and one for its next trial.
+    clients + limits.flights + limits.loads + 2 * crate::limits::ADAPTERS_MAX + 2
+}
+
+/// What one more lower tier takes when it joins: the table of what it holds, the order in which
+/// that goes, and who waits to be stored there. It is given back when the tier has left.
+pub fn adapter_bytes(limits: &Limits, setup: &AdapterSetup<'_>) -> u64 {
+    Shelf::table_bytes(setup) + Demote::adapter_bytes(limits, setup)
 }
 
 /// A slot table at its bound.

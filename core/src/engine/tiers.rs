@@ -1,5 +1,7 @@
 //! The desk's part for lower tiers: which room an ending belongs to, and what one room's answer
-//! means for the next.
+//! means for the next. What concerns stores and the adapters themselves is in `stores`.
+
+mod stores;
 
 use super::Engine;
 use super::adapters::flights::Flight;
@@ -11,33 +13,29 @@ use crate::format::names::{HashBytes, ObjectName};
 use crate::names::{ChunkHash, L2Key, Ticket};
 use crate::slots::SlotName;
 use alloc::borrow::Cow;
+pub(super) use stores::tiers_some;
 
 impl Engine {
     /// Everything that lower tiers say.
     pub(super) fn tier_event(&mut self, event: Event<'_>, out: &mut Outbox) {
         match event {
-            Event::AdapterAdded { adapter, setup } => self.adapters.add(adapter, &setup, out),
-            Event::AdapterScanned { .. } | Event::AdapterScanEnded { .. } => {}
+            Event::AdapterAdded { adapter, setup } => self.adapter_added(adapter, &setup, out),
+            Event::AdapterScanned { adapter, found } => self.adapter_scanned(adapter, found, out),
+            Event::AdapterScanEnded { adapter } => self.adapter_scan_ended(adapter, out),
             Event::ProbeEnded { ticket, found } => self.probe_ended(ticket, found, out),
             Event::LoadEnded { ticket, outcome } => self.load_ended(ticket, outcome, out),
             Event::DigestEnded { ticket, digest } => self.digest_ended(ticket, digest, out),
-            Event::StoreEnded { ticket, outcome: _ } => {
-                let is_kind = |flight: &Flight| matches!(flight, Flight::Store { .. });
-                self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
-            }
-            Event::DeleteEnded { ticket, outcome: _ } => {
-                let is_kind = |flight: &Flight| matches!(flight, Flight::Delete { .. });
-                self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
-            }
-            Event::ScrubEnded { ticket, digest: _ } => {
-                let is_kind = |flight: &Flight| matches!(flight, Flight::Scrub { .. });
-                self.adapters.arrive(ticket, is_kind, &mut self.alarms, out);
-            }
+            Event::StoreEnded { ticket, outcome } => self.store_ended(ticket, outcome, out),
+            Event::DeleteEnded { ticket, outcome } => self.delete_ended(ticket, outcome, out),
+            Event::ScrubEnded { ticket, digest } => self.scrub_ended(ticket, digest, out),
             _ => unreachable!("the desk sends what lower tiers say"),
         }
     }
 
     fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<u64>]>, out: &mut Outbox) {
+        if self.adapters.is_trial(ticket) {
+            return self.trial_ended(ticket, found.is_some(), out);
+        }
         let is_kind = |flight: &Flight| matches!(flight, Flight::Probe { .. });
         let Some(flight) = self.adapters.arrive(ticket, is_kind, &mut self.alarms, out) else {
             return;
@@ -45,7 +43,8 @@ impl Engine {
         let Flight::Probe { adapter, seek } = flight.flight else { return };
         let mut turn = turn!(self, out);
         let adapters = &mut self.adapters;
-        adapters.probe_ended(adapter, found.is_some(), turn.now, turn.alarms, turn.out);
+        let took = turn.now.since(flight.departed);
+        adapters.probe_ended(&mut turn, adapter, took, found.is_some());
         self.promote.probed(&mut turn, adapters, (adapter, seek, ticket), found);
     }
 
@@ -59,9 +58,10 @@ impl Engine {
     }
 
     fn digest_ended(&mut self, ticket: Ticket, digest: u32, out: &mut Outbox) {
-        let is_kind = |flight: &Flight| {
-            matches!(flight, Flight::StoreDigest { .. } | Flight::LoadDigest { .. })
-        };
+        if self.is_store_digest(ticket) {
+            return self.store_digest_ended(ticket, digest, out);
+        }
+        let is_kind = |flight: &Flight| matches!(flight, Flight::LoadDigest { .. });
         let Some(flight) = self.adapters.arrive(ticket, is_kind, &mut self.alarms, out) else {
             return;
         };
@@ -104,8 +104,9 @@ impl Engine {
             self.sessions.sought(&mut turn, sought);
             self.promote.admit(&mut turn, &mut self.adapters);
         }
-        if turn.l1.is_leaving() {
-            turn.jobs.leave();
+        self.serve_tiers(out);
+        if self.l1.is_leaving() {
+            self.jobs.leave();
         }
     }
 
@@ -126,21 +127,22 @@ impl Engine {
     /// A lower tier takes longer than it may.
     pub(super) fn tier_stalled(&mut self, name: SlotName, out: &mut Outbox) {
         let Some(flight) = self.adapters.stalled(name) else { return };
+        let ticket = Ticket(name);
         let mut turn = turn!(self, out);
         let adapters = &mut self.adapters;
         if let Some(adapter) = flight.adapter() {
-            adapters.stalled_on(adapter, turn.now, turn.alarms, turn.out);
+            adapters.stalled_on(&mut turn, adapter);
         }
         match flight {
             Flight::Probe { seek, .. } => {
-                self.promote.probe_stalled(&mut turn, adapters, seek, Ticket(name));
+                self.promote.probe_stalled(&mut turn, adapters, seek, ticket);
             }
             Flight::Load { load, .. } => self.promote.load_stalled(&mut turn, adapters, load),
-            Flight::Store { .. }
-            | Flight::StoreDigest { .. }
-            | Flight::LoadDigest { .. }
-            | Flight::Delete { .. }
-            | Flight::Scrub { .. } => {}
+            Flight::Store { adapter, task } => self.store_stalled(adapter, task, ticket, out),
+            Flight::Delete { adapter, .. } => self.delete_stalled(adapter, ticket, out),
+            Flight::Scrub { .. } => self.scrub_stalled(ticket, out),
+            Flight::Trial { adapter, .. } => self.trial_stalled(adapter, out),
+            Flight::StoreDigest { .. } | Flight::LoadDigest { .. } => {}
         }
     }
 }

@@ -11,7 +11,7 @@ pub enum Flight {
     /// A lookup waits for what an adapter says of its next keys.
     Probe { adapter: AdapterId, seek: SlotName },
     /// An object of L1 is written to an adapter.
-    Store { adapter: AdapterId, demotion: SlotName },
+    Store { adapter: AdapterId, task: SlotName },
     /// The digest of an object that is being stored below L1.
     StoreDigest { demotion: SlotName },
     /// An object is read into L1.
@@ -22,6 +22,8 @@ pub enum Flight {
     Delete { adapter: AdapterId, entry: SlotName },
     /// An object at rest is read again to be checked.
     Scrub { adapter: AdapterId, entry: SlotName },
+    /// A probe of a tripped adapter that nobody waits for.
+    Trial { adapter: AdapterId, entry: Option<SlotName> },
 }
 
 /// A flight, since when it is on its way, and when that is too long.
@@ -40,7 +42,8 @@ impl Flight {
             | Flight::Store { adapter, .. }
             | Flight::Load { adapter, .. }
             | Flight::Delete { adapter, .. }
-            | Flight::Scrub { adapter, .. } => Some(*adapter),
+            | Flight::Scrub { adapter, .. }
+            | Flight::Trial { adapter, .. } => Some(*adapter),
             Flight::StoreDigest { .. } | Flight::LoadDigest { .. } => None,
         }
     }

@@ -73,6 +73,7 @@ impl JobsSeen {
                 Job::EmptyWindow => self.mark_single(EMPTY_WINDOW),
                 Job::Sweep => self.mark_single(SWEEP),
                 Job::Evict => self.mark_single(EVICT),
+                Job::Tiers => self.mark_single(TIERS),
             };
             check(is_new, "P3", "two jobs do the same")?;
         }
@@ -149,3 +150,4 @@ const EMPTY_WINDOW: u8 = 1;
 const SWEEP: u8 = 2;
 const EVICT: u8 = 4;
 const LEAVE: u8 = 8;
+const TIERS: u8 = 16;

@@ -243,6 +243,7 @@ impl Copies {
             if given_up.is_none() && *chunk < complete && turn.l1.can_commit(*id) {
                 turn.l1.commit(*id);
                 turn.l1.push_key(*id, turn.out);
+                self.published.push(*id);
                 bytes += turn.out.keys.last().map_or(0, |key| key.bytes);
             } else {
                 failed.push((*id, *chunk < complete));

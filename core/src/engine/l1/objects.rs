@@ -2,7 +2,7 @@
 
 use crate::engine::space::Extent;
 use crate::fact::Removal;
-use crate::names::{ChunkHash, ScopeId};
+use crate::names::{ChunkHash, ScopeId, Seal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -32,4 +32,6 @@ pub struct Object {
     pub leaves: Option<Removal>,
     /// The epoch of `clear` in which it was published, or survived the last one.
     pub epoch: u32,
+    /// What its bytes come to, once somebody has found out.
+    pub seal: Option<Seal>,
 }

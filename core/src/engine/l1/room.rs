@@ -101,6 +101,7 @@ impl L1 {
             held: false,
             leaves: None,
             epoch: self.epochs.now,
+            seal: None,
         };
         let name = self.objects.insert(object).expect("the table has room, checked above");
         self.enter(key, extent.offset, name.index);

@@ -160,8 +160,7 @@ impl Promote {
         let (entry, bytes, object) = (load.entry, load.bytes, load.object);
         let took = turn.now - flight.departed;
         let was_given_up = load.stage == Stage::GivenUp;
-        let works = !matches!(outcome, LoadOutcome::Failed(_)) || was_given_up;
-        adapters.load_ended(adapter, bytes, took, works, turn.now, turn.alarms, turn.out);
+        adapters.load_ended(turn, adapter, bytes, took, outcome);
         match outcome {
             _ if was_given_up => self.release(turn, adapters, name),
             LoadOutcome::Loaded => self.check(turn, adapters, name),
@@ -223,7 +222,7 @@ impl Promote {
             let why = (LookupStop::Absent, PrefetchFailure::NotFound);
             self.fail(turn, name, why, Abort::Digest);
             self.release(turn, adapters, name);
-            return adapters.quarantine(adapter, entry, turn.l1, turn.now, turn.alarms, turn.out);
+            return adapters.quarantine(turn, adapter, entry);
         }
         if load.seal.is_none() {
             // A foreign file. From its first load on it has to stay what it was then.

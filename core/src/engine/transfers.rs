@@ -1,0 +1,122 @@
+//! The desk's part for transfers: whose they are, and which of the four operations they ask for.
+
+use super::Engine;
+use super::clients::Mode;
+use super::copies::{Asker, Committer, Kind};
+use super::scopes::ScopeKey;
+use super::turn::Turn;
+use crate::effect::{Answer, Outbox};
+use crate::event::{Ask, Keys};
+use crate::fact::{Fact, RequestFault};
+use crate::limits;
+use crate::names::{InstanceId, KvRank, Reply};
+
+impl Engine {
+    /// The four transfer operations of an engine-driven client.
+    pub(super) fn transfer(&mut self, reply: Reply, ask: &Ask<'_>, out: &mut Outbox) {
+        let (instance, keys, operation, negative) = match ask {
+            Ask::PrepareStore { instance, keys } => {
+                (*instance, keys, "prepare_store", Answer::NoContext)
+            }
+            Ask::CommitStore { instance, keys, .. } => {
+                (*instance, keys, "commit_store", Answer::Bool(false))
+            }
+            Ask::PrepareRetrieve { instance, keys } => {
+                (*instance, keys, "prepare_retrieve", Answer::RetrieveMiss)
+            }
+            Ask::CommitRetrieve { instance, keys } => {
+                (*instance, keys, "commit_retrieve", Answer::Bool(false))
+            }
+            _ => unreachable!("the desk sends transfers only"),
+        };
+        let asker = match self.find_asker(reply, instance, keys, out) {
+            Ok(asker) => asker,
+            Err(fault) => {
+                self.commit_late(reply, ask, out);
+                out.tell(Fact::RequestFaulted { operation, fault });
+                return out.answer(reply, negative);
+            }
+        };
+        let mut turn = turn!(self, out);
+        match ask {
+            Ask::PrepareStore { .. } => self.copies.prepare_store(&mut turn, &asker, keys),
+            Ask::PrepareRetrieve { .. } => {
+                let sessions = &mut self.sessions;
+                self.copies.prepare_retrieve(&mut turn, sessions, &asker, keys);
+            }
+            Ask::CommitRetrieve { .. } => {
+                self.copies.commit_retrieve(&mut turn, &asker, keys);
+                out.answer(reply, Answer::Bool(true));
+            }
+            Ask::CommitStore { inline_bytes: 0, .. } => {
+                self.copies.commit_store(&mut turn, &asker, keys);
+                self.clients.has_mode(instance, Mode::SharedMemory);
+            }
+            Ask::CommitStore { .. } => {
+                self.copies.receive(&mut turn, &asker, keys);
+            }
+            _ => unreachable!("the desk sends transfers only"),
+        }
+    }
+
+    /// A commit that its registration has not lived to see ends its copy all the same.
+    fn commit_late(&mut self, reply: Reply, ask: &Ask<'_>, out: &mut Outbox) {
+        let (instance, keys, kind) = match ask {
+            Ask::CommitStore { instance, keys, .. } => (*instance, keys, Kind::Store),
+            Ask::CommitRetrieve { instance, keys } => (*instance, keys, Kind::Retrieve),
+            _ => return,
+        };
+        let request = self.copies.request_hash(keys.request);
+        let by = Committer { request, connection: reply.connection };
+        let mut turn = turn!(self, out);
+        match ask {
+            Ask::CommitStore { inline_bytes: 1.., .. } => {
+                self.copies.body_unregistered(&mut turn, by, instance, keys);
+            }
+            _ => self.copies.commit_unregistered(&mut turn, by, kind, instance, keys),
+        }
+    }
+
+    /// Who asks for a transfer: a registered instance, for its own model, as one of its ranks.
+    fn find_asker(
+        &mut self,
+        reply: Reply,
+        instance: InstanceId,
+        keys: &Keys<'_>,
+        out: &mut Outbox,
+    ) -> Result<Asker, RequestFault> {
+        let now = self.clients.heard(&self.config, self.now, instance);
+        let known = self.clients.seen(now, instance).ok_or(RequestFault::UnknownInstance)?;
+        let is_other = known.world_size != keys.world_size && !planted!(self.config, 28);
+        if *known.model != *keys.model || is_other {
+            return Err(RequestFault::BadKey);
+        }
+        let row = keys.worker.ok_or(RequestFault::NoWorker)?;
+        let rank = KvRank::of(keys.world_size, row).ok_or(RequestFault::BadKey)?;
+        if keys.chunks().len() > limits::REQUEST_CHUNKS_MAX {
+            return Err(RequestFault::BadKey);
+        }
+        let (layout, registration) = (known.layout, known.registration);
+        let offers = known.offers(self.config.pool);
+        let scopes = &mut self.l1.scopes;
+        let tenant = scopes.name_tenant(keys.model, keys.salt, &mut out.facts);
+        let tenant = tenant.ok_or(RequestFault::TableFull)?;
+        let key = ScopeKey { tenant, rank, group: 0, layout };
+        let scope = scopes.name_scope(key).ok_or(RequestFault::TableFull)?;
+        let bytes = layout.bytes().expect("registrations without bytes are refused");
+        let connection = reply.connection;
+        let request = self.copies.request_hash(keys.request);
+        Ok(Asker {
+            instance,
+            registration,
+            connection,
+            reply,
+            request,
+            layout,
+            bytes,
+            scope,
+            row,
+            offers,
+        })
+    }
+}
