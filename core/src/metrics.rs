@@ -11,6 +11,7 @@ mod reuse;
 mod sample;
 pub mod table;
 mod tenants;
+mod tiers;
 
 pub use sample::SampleRate;
 pub use table::{Definition, Kind, Metric, TABLE};
@@ -25,6 +26,7 @@ use lifecycle::Lifecycle;
 use reuse::Reuse;
 use smallvec::SmallVec;
 use tenants::{Names, Tenants};
+use tiers::Tiers;
 
 /// What the fold is a function of, beside its facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,7 @@ pub struct Fold {
     tenants: Tenants,
     lifecycle: Lifecycle,
     reuse: Reuse,
+    tiers: Tiers,
 }
 
 /// The one L1 of this server, by the peer's default tag, and what it is made of.
@@ -115,6 +118,7 @@ impl Fold {
             tenants: Tenants::new(config.seed),
             lifecycle: Lifecycle::new(config.sample_rate, config.seed, rng.fork(1)),
             reuse: Reuse::new(config.sample_rate, config.seed, rng.fork(2)),
+            tiers: Tiers::default(),
         }
     }
 
@@ -133,10 +137,19 @@ impl Fold {
                 count(out, Metric::L1WriteAborts, "why", why.label(), keys.len());
             }
             Fact::ReadFailed { keys: range, why } => self.read_failed(range.of(keys), *why, out),
-            Fact::LookupTaken { tenant, requested_chunks, hit_chunks, hit_keys, stop, .. } => {
+            Fact::LookupTaken {
+                tenant,
+                requested_chunks,
+                hit_chunks,
+                l1_hit_chunks,
+                hit_keys,
+                l1_hit_keys,
+                stop,
+            } => {
                 add(out, Metric::LookupStops, [("stop", Text::Fixed(stop.label()))], 1);
                 let names = self.tenants.find(*tenant);
-                self.looked_up(names, [*requested_chunks, *hit_chunks, *hit_keys], out);
+                let (chunks, keys) = ([*hit_chunks, *l1_hit_chunks], [*hit_keys, *l1_hit_keys]);
+                self.looked_up(names, *requested_chunks, (chunks, keys), out);
             }
             Fact::LookupSkipped { model, salt, why } => {
                 let names =
@@ -144,7 +157,7 @@ impl Fold {
                 let reason = ("reason", Text::Fixed(why.label()));
                 let [salt, model] = names.clone().labels();
                 add(out, Metric::LookupEarlyExit, [salt, model, reason], 1);
-                self.looked_up(names, [0, 0, 0], out);
+                self.looked_up(names, 0, Default::default(), out);
             }
             Fact::EvictionTick { triggered, .. } => {
                 add(out, Metric::L1EvictionTicks, [], 1);
@@ -166,7 +179,10 @@ impl Fold {
                 add(out, Metric::RequestFaults, [fault, operation], 1);
             }
             Fact::StaleEnding => add(out, Metric::StaleEndings, [], 1),
-            Fact::Gauges(gauges) => fold_gauges(gauges, out),
+            Fact::Gauges(gauges) => {
+                fold_gauges(gauges, out);
+                self.tiers.gauges(&gauges.adapters, out);
+            }
             // Told by gauges, by the facts about their keys, or only to logs and cache events.
             Fact::InstanceRegistered { .. }
             | Fact::InstanceTold { .. }
@@ -175,19 +191,81 @@ impl Fold {
             | Fact::Accessed { .. }
             | Fact::Cleared { .. }
             | Fact::QuotaChanged => {}
-            _ => todo!("metrics of lower tiers"),
+            Fact::AdapterNamed { .. }
+            | Fact::AdapterChanged { .. }
+            | Fact::L2StoreSubmitted { .. }
+            | Fact::L2StoreEnded { .. }
+            | Fact::L2StoreDropped { .. }
+            | Fact::L2LookupSubmitted { .. }
+            | Fact::L2LookupFound { .. }
+            | Fact::L2LoadSubmitted { .. }
+            | Fact::L2LoadEnded { .. }
+            | Fact::L2PrefetchFailed { .. }
+            | Fact::L2Stored { .. }
+            | Fact::L2Accessed { .. }
+            | Fact::L2Removed { .. } => self.fold_tier(at, fact, keys, out),
+        }
+    }
+
+    fn fold_tier(
+        &mut self,
+        at: Instant,
+        fact: &Fact,
+        keys: &[FactKey],
+        out: &mut Vec<Measurement>,
+    ) {
+        let Fold { tiers, tenants, .. } = self;
+        match fact {
+            Fact::AdapterNamed { adapter, name } => tiers.name(*adapter, name),
+            Fact::AdapterChanged { adapter, state } => tiers.changed(*adapter, *state, out),
+            Fact::L2StoreSubmitted { adapter: _, keys: range } => {
+                let rows = [Metric::L2StoreSubmitted, Metric::L2StoreSubmittedObjects];
+                tiers::submitted(rows, range.of(keys), tenants, out);
+            }
+            Fact::L2StoreEnded { adapter, keys: range, end, took } => {
+                let stored = range.of(keys);
+                tiers.store_ended((*adapter, stored), *end, *took, tenants, out);
+                // Like the peer's, a store reads L1 (spec/metrics §3.1).
+                self.count_by_salt(Metric::L1Read, stored, out);
+                self.lifecycle.read(at, stored, out);
+            }
+            Fact::L2StoreDropped { adapter, keys: range, why } => {
+                tiers.store_dropped((*adapter, range.of(keys)), *why, tenants, out);
+            }
+            Fact::L2LookupSubmitted { tenant, keys, adapters: _ } => {
+                tiers::looked_up(*tenant, *keys, tenants, out);
+            }
+            Fact::L2LookupFound { tenant: _, keys } => {
+                add(out, Metric::L2PrefetchHit, [], (*keys).into());
+            }
+            Fact::L2LoadSubmitted { adapter: _, keys: range } => {
+                let rows = [Metric::L2LoadSubmitted, Metric::L2LoadSubmittedObjects];
+                tiers::submitted(rows, range.of(keys), tenants, out);
+            }
+            Fact::L2LoadEnded { adapter, keys: range, end, took } => {
+                tiers.load_ended((*adapter, range.of(keys)), *end, *took, tenants, out);
+            }
+            Fact::L2PrefetchFailed { keys: range, why } => {
+                tiers::prefetch_failed(range.of(keys), *why, tenants, out);
+            }
+            Fact::L2Removed { adapter, keys: range, why } => {
+                tiers.removed((*adapter, range.of(keys)), *why, tenants, out);
+            }
+            // Told by the ends of stores and loads; only cache events need these.
+            _ => {}
         }
     }
 
     /// Whether keys came whose tenant has no name: the fact that named it was lost. Ask for the
     /// names again; until then such keys count under `_unknown`.
     pub fn names_are_missing(&self) -> bool {
-        self.tenants.names_are_missing()
+        self.tenants.names_are_missing() || self.tiers.names_are_missing()
     }
 
     /// Bytes that the tables of a fold take when they are full.
     pub fn memory_bytes_max() -> u64 {
-        Tenants::memory_bytes_max() + Lifecycle::memory_bytes_max() + Reuse::memory_bytes_max()
+        let of_keys = Lifecycle::memory_bytes_max() + Reuse::memory_bytes_max();
+        Tenants::memory_bytes_max() + Tiers::memory_bytes_max() + of_keys
     }
 
     fn written(&mut self, at: Instant, keys: &[FactKey], out: &mut Vec<Measurement>) {
@@ -232,17 +310,25 @@ impl Fold {
         }
     }
 
-    /// Zeros are told too: they make the series of this tenant appear. All of a hit is in L1 as
-    /// long as there is no tier below it.
-    fn looked_up(&self, names: Names, chunks: [u32; 3], out: &mut Vec<Measurement>) {
-        let [requested, hit, hit_keys] = chunks.map(u64::from);
+    /// Zeros are told too: they make the series of this tenant appear. Of chunks and of keys: all
+    /// that were found, and those that L1 alone would have served.
+    fn looked_up(
+        &self,
+        names: Names,
+        requested: u32,
+        (chunks, keys): ([u32; 2], [u32; 2]),
+        out: &mut Vec<Measurement>,
+    ) {
+        let tokens = |chunks: u64| chunks * self.chunk_size;
+        let [hit, hit_l1] = chunks.map(u64::from);
+        let [hit_keys, hit_l1_keys] = keys.map(u64::from);
         let amounts = [
-            (Metric::LookupRequested, requested * self.chunk_size),
-            (Metric::LookupHit, hit * self.chunk_size),
-            (Metric::LookupHitL1, hit * self.chunk_size),
-            (Metric::LookupHitL2, 0),
-            (Metric::LookupHitL1Keys, hit_keys),
-            (Metric::LookupHitL2Keys, 0),
+            (Metric::LookupRequested, tokens(requested.into())),
+            (Metric::LookupHit, tokens(hit)),
+            (Metric::LookupHitL1, tokens(hit_l1)),
+            (Metric::LookupHitL2, tokens(hit.saturating_sub(hit_l1))),
+            (Metric::LookupHitL1Keys, hit_l1_keys),
+            (Metric::LookupHitL2Keys, hit_keys.saturating_sub(hit_l1_keys)),
             (Metric::Lookups, 1),
         ];
         for (metric, amount) in amounts {

@@ -4,7 +4,7 @@
 //! one invariant: an event that was recorded and read again makes an engine of the same
 //! configuration decide the same, although no prompt, salt or request id can be told from it.
 //!
-//! # Format, version 1
+//! # Format, version 2
 //!
 //! Numbers are little-endian; `v` is a varint (seven bits a byte, lowest first, the eighth bit says
 //! that more follows); `text` is a `v` length and that many bytes of UTF-8.
@@ -30,8 +30,13 @@
 //!
 //! The last entry of a frame that a panic ended has no outcome. A frame that says `gap` or `end`
 //! holds no entries and is the last one. Request ids and salts are 64-bit numbers, chunk hashes
-//! 128-bit ones: SipHash-2-4 under a secret that is made when the server starts and stored nowhere.
-//! Equal ones stay equal, and nobody can find out from the file what they were (`secret`).
+//! 128-bit ones, digests of objects 32-bit ones: SipHash-2-4 under a secret that is made when the
+//! server starts and stored nowhere. Equal ones stay equal, and nobody can find out from the file
+//! what they were (`secret`).
+//!
+//! Version 2 came with lower tiers. It adds settings from 26 on, and the kinds of events from 25,
+//! of effects from 23 and of facts from 24 on. A recording of version 1 has none of them, and what
+//! an engine without lower tiers decides has the digest that it had.
 
 pub mod digest;
 pub mod events;
@@ -46,6 +51,7 @@ pub mod secret;
 mod bytes;
 mod chunks;
 mod models;
+mod tiers;
 
 pub use bytes::{Fault, Malformed};
 pub use frame::{Frame, Mark};
@@ -55,6 +61,7 @@ pub use reader::{Entry, Happened, Reader, decode};
 pub use recorder::{Recorder, hashes_of};
 pub use replay::{Difference, Replay};
 pub use secret::Secret;
+pub use tiers::Scan;
 
 /// What the recorder keeps at its bound: the frame being filled and the chunks it knows.
 pub const RECORDER_BYTES_MAX: u64 = recorder::MEMORY_BYTES_MAX;

@@ -73,6 +73,7 @@ impl Settings {
                 tickets: 2 + usize::from(tables >> 4 & 3),
                 waits: 1 + usize::from(tables >> 6),
                 lent_ppm: if tables & 4 == 0 { 1_000_000 } else { 400_000 },
+                ..Limits::default()
             },
         };
         let reap_after = if times >> 6 == 0 { 0 } else { 30 };

@@ -118,7 +118,7 @@ fn read(file: &[u8]) -> (Vec<(&'static str, Instant)>, Option<Malformed>) {
         match reader.next_entry() {
             Ok(Some(entry)) => {
                 assert!(events.last().is_none_or(|last| last.1 <= entry.at), "time goes on");
-                if is_event(&entry.happened) {
+                if entry.happened.is_event() {
                     assert_eq!(entry.number, first + events.len() as u64, "events are counted");
                     events.push((entry.kind, entry.at));
                 }
@@ -129,10 +129,6 @@ fn read(file: &[u8]) -> (Vec<(&'static str, Instant)>, Option<Malformed>) {
     }
 }
 
-fn is_event(happened: &Happened<'_>) -> bool {
-    matches!(happened, Happened::Event(_) | Happened::Finish)
-}
-
 /// The events of a file, written by the recorder.
 fn recorded(file: &[u8]) -> Vec<u8> {
     let (header, mut reader) = Reader::new(file).expect("the header is right");
@@ -140,16 +136,13 @@ fn recorded(file: &[u8]) -> Vec<u8> {
     let mut bytes = header.bytes();
     let out = Outbox::default();
     while let Ok(Some(entry)) = reader.next_entry() {
-        match &entry.happened {
-            Happened::Event(event) => {
-                recorder.begins(entry.at, event);
-                recorder.ended(hashes_of(event), &Part::since((0, 0), &out));
-            }
-            Happened::Finish => {
-                recorder.begins_finish(entry.at);
-                recorder.ended(&[], &Part::since((0, 0), &out));
-            }
-            _ => {}
+        let told = entry.happened.with_event(|event| {
+            recorder.begins(entry.at, event);
+            recorder.ended(hashes_of(event), &Part::since((0, 0), &out));
+        });
+        if told.is_none() && matches!(entry.happened, Happened::Finish) {
+            recorder.begins_finish(entry.at);
+            recorder.ended(&[], &Part::since((0, 0), &out));
         }
         if recorder.is_due(entry.at) {
             recorder.close().iter().for_each(|frame| push(&mut bytes, frame));

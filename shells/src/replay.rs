@@ -190,9 +190,12 @@ impl Session {
         match entry.happened {
             Happened::Gap => self.how_it_ended = HowItEnded::Gap,
             Happened::End => self.how_it_ended = HowItEnded::End,
-            Happened::Event(_) | Happened::Finish | Happened::Tokens { .. } => {}
+            Happened::Event(_)
+            | Happened::Scanned(_)
+            | Happened::Finish
+            | Happened::Tokens { .. } => {}
         }
-        let is_event = matches!(entry.happened, Happened::Event(_) | Happened::Finish);
+        let is_event = entry.happened.is_event();
         let event = || transcript::line(entry);
         let Some(replay) = &mut self.replay else {
             if is_event {

@@ -14,7 +14,7 @@ mod sdk;
 pub use facts::{Backlog, FactReceiver, FactSender, Lost, facts};
 
 use crate::admin::ReactorSeen;
-use kvtide_core::fact::{Fact, FactKey, Gauges};
+use kvtide_core::fact::{AdapterGauges, Fact, FactKey, Gauges};
 use kvtide_core::metrics::page::{FamilyKind, Page, SeriesValue};
 use kvtide_core::metrics::{Fold, FoldConfig, Measurement, Metric, Text, Value};
 use kvtide_core::time::{Duration, Instant};
@@ -43,7 +43,10 @@ impl FactBatch {
             Fact::InstanceRegistered { model, .. } | Fact::RegistrationRefused { model, .. } => {
                 model.len()
             }
-            Fact::Gauges(_) => size_of::<Gauges>(),
+            Fact::AdapterNamed { name, .. } => name.len(),
+            Fact::Gauges(gauges) => {
+                size_of::<Gauges>() + gauges.adapters.capacity() * size_of::<AdapterGauges>()
+            }
             _ => 0,
         });
         let facts = self.facts.capacity() * size_of::<Fact>();

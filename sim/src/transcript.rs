@@ -127,6 +127,13 @@ fn effect_line(effect: &Effect, out: &Outbox) -> String {
             format!("{reply} receive as {ticket}:{}", slots_line(*slots, out))
         }
         Effect::OperatorAnswer { answer, .. } => format!("operator: {answer:?}"),
+        Effect::Probe { ticket, adapter, keys } => {
+            let mut line = format!("{} probe of adapter {}:", ticket_name(*ticket), adapter.0);
+            for key in out.l2_keys(*keys) {
+                write!(line, " {:?}/{}", key.hash, key.scope.0).expect("a string takes everything");
+            }
+            line
+        }
         other => format!("{other:?}"),
     }
 }
@@ -186,6 +193,27 @@ fn fact_line(fact: &Fact, out: &Outbox) -> Option<String> {
         }
         Fact::Stored { keys: k, bytes, took } => {
             format!("stored {} keys, {bytes} bytes in {took:?}", k.len())
+        }
+        Fact::L2StoreSubmitted { adapter, keys: k } => {
+            format!("stores submitted to {}{}", adapter.0, keys(k))
+        }
+        Fact::L2StoreEnded { adapter, keys: k, end, took } => {
+            format!("store in {} ended, {end:?} in {took:?}{}", adapter.0, keys(k))
+        }
+        Fact::L2StoreDropped { adapter, keys: k, why } => {
+            format!("not stored in {}, {why:?}{}", adapter.0, keys(k))
+        }
+        Fact::L2LoadSubmitted { adapter, keys: k } => {
+            format!("loads submitted to {}{}", adapter.0, keys(k))
+        }
+        Fact::L2LoadEnded { adapter, keys: k, end, took } => {
+            format!("load from {} ended, {end:?} in {took:?}{}", adapter.0, keys(k))
+        }
+        Fact::L2PrefetchFailed { keys: k, why } => format!("not loaded, {why:?}{}", keys(k)),
+        Fact::L2Stored { adapter, keys: k } => format!("at rest in {}{}", adapter.0, keys(k)),
+        Fact::L2Accessed { adapter, keys: k } => format!("used in {}{}", adapter.0, keys(k)),
+        Fact::L2Removed { adapter, keys: k, why } => {
+            format!("gone from {}, {why:?}{}", adapter.0, keys(k))
         }
         other => format!("{other:?}"),
     })

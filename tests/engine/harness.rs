@@ -314,7 +314,16 @@ impl Bench {
                 Effect::Receive { reply, ticket, slots: range, .. } => {
                     (reply, Got::Receiving { ticket, slots: slots(range) })
                 }
-                Effect::OperatorAnswer { .. } => continue,
+                Effect::OperatorAnswer { .. }
+                | Effect::Probe { .. }
+                | Effect::StoreObject { .. }
+                | Effect::LoadObject { .. }
+                | Effect::DeleteObject { .. }
+                | Effect::Digest { .. }
+                | Effect::Scrub { .. }
+                | Effect::Cancel { .. }
+                | Effect::Note { .. }
+                | Effect::AdapterClosed { .. } => continue,
             };
             if Some(reply) == asked {
                 assert_eq!(got, Got::Nothing, "one effect for each request");
@@ -609,7 +618,16 @@ pub fn keys_of(fact: &Fact) -> Option<KeyRange> {
         | Fact::Accessed { keys }
         | Fact::Evicted { keys, .. }
         | Fact::Retrieved { keys, .. }
-        | Fact::Stored { keys, .. } => Some(*keys),
+        | Fact::Stored { keys, .. }
+        | Fact::L2StoreSubmitted { keys, .. }
+        | Fact::L2StoreEnded { keys, .. }
+        | Fact::L2StoreDropped { keys, .. }
+        | Fact::L2LoadSubmitted { keys, .. }
+        | Fact::L2LoadEnded { keys, .. }
+        | Fact::L2PrefetchFailed { keys, .. }
+        | Fact::L2Stored { keys, .. }
+        | Fact::L2Accessed { keys, .. }
+        | Fact::L2Removed { keys, .. } => Some(*keys),
         Fact::TenantNamed { .. }
         | Fact::InstanceRegistered { .. }
         | Fact::InstanceEnded { .. }
@@ -619,6 +637,10 @@ pub fn keys_of(fact: &Fact) -> Option<KeyRange> {
         | Fact::EvictionTick { .. }
         | Fact::LookupTaken { .. }
         | Fact::LookupSkipped { .. }
+        | Fact::AdapterNamed { .. }
+        | Fact::AdapterChanged { .. }
+        | Fact::L2LookupSubmitted { .. }
+        | Fact::L2LookupFound { .. }
         | Fact::StaleEnding
         | Fact::Cleared { .. }
         | Fact::QuotaChanged

@@ -35,6 +35,10 @@ pub fn tiny(seed: u64, policy: PolicyKind) -> Config {
         tickets: 7,
         waits: 2,
         lent_ppm: 1_000_000,
+        flights: 5,
+        demotions: 6,
+        demoting_ppm: 500_000,
+        loads: 3,
     };
     Config { l1_objects_max: 7, limits, seed, policy, ..config(8) }
 }

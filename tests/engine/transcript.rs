@@ -8,6 +8,9 @@
 // Every binary that includes this file uses a part of it.
 #![allow(dead_code)]
 
+#[path = "transcript_tiers.rs"]
+mod tiers;
+
 use crate::harness::{is_routine, keys_of, scheduler};
 use kvtide_core::effect::{Answer, Effect, OperatorAnswer, Outbox, Slot, SlotRange};
 use kvtide_core::engine::Status;
@@ -16,6 +19,7 @@ use kvtide_core::fact::{Fact, FactKey, InstanceEnd, LookupStop};
 use kvtide_core::names::{ChunkHash, Connection, InstanceId, Reply, ScopeId, Ticket};
 use kvtide_core::time::{Duration, Instant};
 use std::collections::BTreeMap;
+use tiers::{adapter_name, tier_fact};
 
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
@@ -157,7 +161,19 @@ impl Transcript {
                 OperatorAsk::QuotaRemove { salt } => {
                     format!("an operator removes the quota of {salt:?}")
                 }
+                OperatorAsk::AdapterRemove { adapter } => {
+                    format!("an operator removes {}", adapter_name(*adapter))
+                }
             },
+            Event::AdapterAdded { .. }
+            | Event::AdapterScanned { .. }
+            | Event::AdapterScanEnded { .. }
+            | Event::ProbeEnded { .. }
+            | Event::StoreEnded { .. }
+            | Event::LoadEnded { .. }
+            | Event::DeleteEnded { .. }
+            | Event::DigestEnded { .. }
+            | Event::ScrubEnded { .. } => self.tier_event(event),
         }
     }
 
@@ -246,6 +262,15 @@ impl Transcript {
                 };
                 return format!("answer: {text}");
             }
+            Effect::Probe { .. }
+            | Effect::StoreObject { .. }
+            | Effect::LoadObject { .. }
+            | Effect::DeleteObject { .. }
+            | Effect::Digest { .. }
+            | Effect::Scrub { .. }
+            | Effect::Cancel { .. }
+            | Effect::Note { .. }
+            | Effect::AdapterClosed { .. } => return self.tier_effect(effect, out),
         };
         let question = self.open.get(&reply).cloned().unwrap_or_default();
         let to = if asked == Some(reply) {
@@ -270,7 +295,7 @@ impl Transcript {
                 self.open.remove(&reply);
                 format!("{to}: {}", answer_text(answer, &question, out))
             }
-            Effect::OperatorAnswer { .. } => unreachable!("told above"),
+            _ => unreachable!("told above"),
         }
     }
 
@@ -326,10 +351,23 @@ impl Transcript {
                 let (used, total) = (bytes_text(*used_bytes), bytes_text(*total_bytes));
                 format!("the watermark is reached: {used} of {total}")
             }
-            Fact::LookupTaken { requested_chunks, hit_chunks, hit_keys, stop, .. } => {
+            Fact::LookupTaken {
+                requested_chunks,
+                hit_chunks,
+                l1_hit_chunks,
+                hit_keys,
+                stop,
+                ..
+            } => {
                 let objects = counted(*hit_keys as u64, "object");
                 let stop = stop_text(*stop);
-                format!("result: {hit_chunks} of {requested_chunks} chunks ({objects}), {stop}")
+                let parts = match hit_chunks - l1_hit_chunks {
+                    0 => String::new(),
+                    below => format!(", {below} of them from below L1"),
+                };
+                format!(
+                    "result: {hit_chunks} of {requested_chunks} chunks ({objects}{parts}), {stop}"
+                )
             }
             Fact::LookupSkipped { why, .. } => {
                 format!("result: 0, nothing was looked for ({})", why.label())
@@ -347,6 +385,19 @@ impl Transcript {
             Fact::Cleared { force: true } => "cleared by force".into(),
             Fact::QuotaChanged => "a quota has changed".into(),
             Fact::Gauges(_) => "gauges".into(),
+            Fact::AdapterNamed { .. }
+            | Fact::AdapterChanged { .. }
+            | Fact::L2StoreSubmitted { .. }
+            | Fact::L2StoreEnded { .. }
+            | Fact::L2StoreDropped { .. }
+            | Fact::L2LookupSubmitted { .. }
+            | Fact::L2LookupFound { .. }
+            | Fact::L2LoadSubmitted { .. }
+            | Fact::L2LoadEnded { .. }
+            | Fact::L2PrefetchFailed { .. }
+            | Fact::L2Stored { .. }
+            | Fact::L2Accessed { .. }
+            | Fact::L2Removed { .. } => tier_fact(fact, &names),
         }
     }
 
@@ -421,6 +472,9 @@ fn stop_text(stop: LookupStop) -> &'static str {
         LookupStop::RankMissing => "the next one is missing at some rank",
         LookupStop::WindowHole => "the next one has a hole in its window",
         LookupStop::NoRoom => "there is no room to promise more",
+        LookupStop::TierError => "a lower tier has failed",
+        LookupStop::TimedOut => "a lower tier did not answer in time",
+        LookupStop::SlowerThanRecompute => "computing the next one anew is faster",
     }
 }
 

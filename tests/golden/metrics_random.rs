@@ -5,10 +5,11 @@ use super::page::assert_same;
 use super::{pure_page, sdk_page};
 use kvtide::telemetry::FactBatch;
 use kvtide_core::fact::{
-    Abort, EarlyExit, Fact, FactKey, Gauges, InstanceEnd, KeyRange, LeaseEnd, LookupStop, NoRoom,
-    ReadFailure, Removal, RequestFault,
+    Abort, AdapterGauges, AdapterState, EarlyExit, Fact, FactKey, Gauges, InstanceEnd, KeyRange,
+    L2LoadEnd, L2Removal, L2StoreEnd, LeaseEnd, LookupStop, NoRoom, PrefetchFailure, ReadFailure,
+    Removal, RequestFault, StoreDrop,
 };
-use kvtide_core::names::{ChunkHash, InstanceId, ScopeId, TenantId};
+use kvtide_core::names::{AdapterId, ChunkHash, InstanceId, ScopeId, TenantId};
 use kvtide_core::time::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -53,6 +54,53 @@ fn of_keys(keys: KeyRange) -> impl Strategy<Value = Fact> {
     ]
 }
 
+/// Three adapters, of which nobody names the last one.
+fn of_tiers(keys: KeyRange) -> impl Strategy<Value = Fact> {
+    let took = Duration::from_millis(7);
+    (0..3_u16, 0..12_u8).prop_map(move |(adapter, kind)| {
+        let adapter = AdapterId(adapter);
+        match kind {
+            0 => Fact::L2StoreSubmitted { adapter, keys },
+            1 => Fact::L2StoreEnded { adapter, keys, end: L2StoreEnd::Stored, took },
+            2 => Fact::L2StoreEnded { adapter, keys, end: L2StoreEnd::Io, took },
+            3 => Fact::L2StoreDropped { adapter, keys, why: StoreDrop::Evicted },
+            4 => Fact::L2LoadSubmitted { adapter, keys },
+            5 => Fact::L2LoadEnded { adapter, keys, end: L2LoadEnd::Loaded, took },
+            6 => Fact::L2LoadEnded { adapter, keys, end: L2LoadEnd::Absent, took },
+            7 => Fact::L2PrefetchFailed { keys, why: PrefetchFailure::L1Oom },
+            8 => Fact::L2Removed { adapter, keys, why: L2Removal::Pressure },
+            9 => Fact::L2Removed { adapter, keys, why: L2Removal::Digest },
+            10 => Fact::L2LookupSubmitted { tenant: TenantId(1), keys: 5, adapters: 2 },
+            _ => Fact::L2LookupFound { tenant: TenantId(1), keys: 3 },
+        }
+    })
+}
+
+fn of_adapters() -> impl Strategy<Value = Fact> {
+    let gauges = prop::collection::vec((0..3_u16, 0..5_u64, any::<bool>()), 0..4);
+    prop_oneof![
+        (0..2_u16, name()).prop_map(|(adapter, name)| Fact::AdapterNamed {
+            adapter: AdapterId(adapter),
+            name: name.into(),
+        }),
+        (0..3_u16, any::<bool>()).prop_map(|(adapter, ready)| Fact::AdapterChanged {
+            adapter: AdapterId(adapter),
+            state: if ready { AdapterState::Ready } else { AdapterState::Tripped },
+        }),
+        gauges.prop_map(|gauges| {
+            let adapters = gauges.into_iter().map(|(adapter, busy, is_draining)| AdapterGauges {
+                adapter,
+                used_bytes: busy * 10,
+                stores_in_flight: busy,
+                loads_in_flight: busy / 2,
+                is_draining,
+                ..AdapterGauges::default()
+            });
+            Fact::Gauges(Box::new(Gauges { adapters: adapters.collect(), ..Gauges::default() }))
+        }),
+    ]
+}
+
 fn other() -> impl Strategy<Value = Fact> {
     prop_oneof![
         (0..4_u32, name(), name()).prop_map(|(tenant, model, salt)| Fact::TenantNamed {
@@ -64,7 +112,9 @@ fn other() -> impl Strategy<Value = Fact> {
             tenant: TenantId(tenant),
             requested_chunks: requested + hit,
             hit_chunks: hit,
+            l1_hit_chunks: hit / 2,
             hit_keys: hit * 2,
+            l1_hit_keys: hit,
             stop: LookupStop::WindowHole,
         }),
         (name(), name()).prop_map(|(model, salt)| Fact::LookupSkipped {
@@ -98,7 +148,7 @@ fn batch() -> impl Strategy<Value = (u64, FactBatch)> {
     (wait, keys).prop_flat_map(|(wait, keys)| {
         let all = KeyRange { start: 0, end: keys.len() as u32 };
         let some = KeyRange { start: all.end / 2, end: all.end };
-        let fact = prop_oneof![of_keys(all), of_keys(some), other()];
+        let fact = prop_oneof![of_keys(all), of_keys(some), of_tiers(all), other(), of_adapters()];
         prop::collection::vec(fact, 0..4).prop_map(move |facts| {
             (wait, FactBatch { facts, keys: keys.clone(), ..FactBatch::default() })
         })

@@ -3,7 +3,8 @@
 
 use kvtide::telemetry::FactBatch;
 use kvtide_core::fact::{
-    EarlyExit, Fact, FactKey, Gauges, KeyRange, LeaseEnd, LookupStop, NoRoom, ReadFailure, Removal,
+    EarlyExit, Fact, FactKey, Gauges, KeyRange, LeaseEnd, LookupStop, NoRoom, PrefetchFailure,
+    ReadFailure, Removal,
 };
 use kvtide_core::names::{ChunkHash, ScopeId, TenantId};
 use kvtide_core::time::Instant;
@@ -12,12 +13,16 @@ use std::collections::BTreeMap;
 
 pub const CHUNK_SIZE: u32 = 256;
 
+#[path = "metrics_replay_tiers.rs"]
+mod tiers;
+
 /// Interns the names of a scene and collects its facts.
 #[derive(Default)]
 pub struct Replay {
     tenants: BTreeMap<(String, String), TenantId>,
     scopes: BTreeMap<(TenantId, u64, u64), ScopeId>,
     batches: Vec<FactBatch>,
+    tasks: tiers::Tasks,
 }
 
 /// The facts of a scene, of the L1 that bears `tag`. Events without a tag belong to every L1.
@@ -31,6 +36,7 @@ pub fn replay(scene: &Value, tag: &str) -> Vec<FactBatch> {
             replay.event(event);
         }
     }
+    replay.loaded(&Value::Null);
     if let Some(gauges) = scene.get("gauges") {
         replay.gauges(gauges);
     }
@@ -79,7 +85,16 @@ impl Replay {
             "mp.lookup_prefetch.end" if metadata.get("model_name").is_some() => {
                 self.lookup(metadata, &mut batch)
             }
-            _ => return,
+            "l2.prefetch.failed" if metadata["reason"] != "l1_contended" => {
+                let keys = self.keys(&metadata["keys"], &mut batch);
+                let why = match metadata["reason"].as_str() {
+                    Some("l1_oom") => PrefetchFailure::L1Oom,
+                    Some("not_found") => PrefetchFailure::NotFound,
+                    other => panic!("a reason that we do not know: {other:?}"),
+                };
+                Fact::L2PrefetchFailed { keys, why }
+            }
+            _ => return self.tier_event(event, batch),
         };
         batch.facts.push(fact);
         self.batches.push(batch);
@@ -95,7 +110,9 @@ impl Replay {
                     tenant: self.tenant(&model, &salt, batch),
                     requested_chunks: number("requested_tokens") / CHUNK_SIZE,
                     hit_chunks: number("hit_tokens") / CHUNK_SIZE,
+                    l1_hit_chunks: number("l1_hit_tokens") / CHUNK_SIZE,
                     hit_keys: number("l1_hit_keys") + number("l2_hit_keys"),
+                    l1_hit_keys: number("l1_hit_keys"),
                     stop: LookupStop::Absent,
                 };
             }
@@ -140,13 +157,13 @@ impl Replay {
     fn gauges(&mut self, list: &Value) {
         let value = |name: &str| {
             let gauge = list.as_array().expect("gauges are a list");
-            let gauge = gauge.iter().find(|gauge| gauge["name"] == name).expect("it is there");
+            let gauge = gauge.iter().find(|gauge| gauge["name"] == name)?;
             match &gauge["value"] {
                 Value::Array(samples) => samples[0][0].as_f64(),
                 plain => plain.as_f64(),
             }
-            .expect("a gauge is a number")
         };
+        let value = |name| value(name).unwrap_or(0.0);
         let used = value("lmcache_mp.l1_memory_usage_bytes");
         let gauges = Gauges {
             l1_used_bytes: used as u64,
@@ -155,7 +172,8 @@ impl Replay {
             active_prefetch_jobs: value("lmcache_mp.active_prefetch_jobs") as u64,
             ..Gauges::default()
         };
-        let facts = vec![Fact::Gauges(Box::new(gauges))];
+        let (mut facts, adapters) = tiers::adapters(list);
+        facts.push(Fact::Gauges(Box::new(Gauges { adapters, ..gauges })));
         self.batches.push(FactBatch { facts, ..FactBatch::default() });
     }
 }

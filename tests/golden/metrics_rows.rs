@@ -5,12 +5,13 @@ use super::telemetry;
 use kvtide::telemetry::{BusGauges, FactBatch, Telemetry};
 use kvtide_core::effect::Refusal;
 use kvtide_core::fact::{
-    Abort, EarlyExit, Fact, FactKey, Gauges, InstanceEnd, KeyRange, LeaseEnd, LookupStop, NoRoom,
-    ReadFailure, Removal, RequestFault,
+    Abort, AdapterGauges, AdapterState, EarlyExit, Fact, FactKey, Gauges, InstanceEnd, KeyRange,
+    L2LoadEnd, L2Removal, L2StoreEnd, LeaseEnd, LookupStop, NoRoom, PrefetchFailure, ReadFailure,
+    Removal, RequestFault, StoreDrop,
 };
 use kvtide_core::metrics::TABLE;
 use kvtide_core::metrics::page::{FamilyKind, series_name};
-use kvtide_core::names::{ChunkHash, InstanceId, ScopeId, TenantId};
+use kvtide_core::names::{AdapterId, ChunkHash, InstanceId, ScopeId, TenantId};
 use kvtide_core::time::{Duration, Instant};
 use std::collections::BTreeSet;
 
@@ -42,8 +43,19 @@ fn script() -> Vec<FactBatch> {
         instances: 6,
         tickets: 7,
         lease_units: 8,
+        adapters: vec![AdapterGauges {
+            adapter: 0,
+            used_bytes: 4096,
+            capacity_bytes: 8192,
+            objects: 2,
+            stores_in_flight: 3,
+            loads_in_flight: 4,
+            loading_bytes: 40,
+            stores_waiting: 5,
+            is_draining: true,
+        }],
     };
-    let facts = vec![
+    let mut facts = vec![
         Fact::TenantNamed { tenant: TenantId(0), model: "m".into(), salt: "s".into() },
         Fact::WriteFinished { keys: all(3) },
         Fact::StoreFinished { stored: all(3), failed: 0 },
@@ -61,7 +73,9 @@ fn script() -> Vec<FactBatch> {
             tenant: TenantId(0),
             requested_chunks: 4,
             hit_chunks: 2,
+            l1_hit_chunks: 1,
             hit_keys: 6,
+            l1_hit_keys: 4,
             stop: LookupStop::InFlight,
         },
         Fact::LookupSkipped {
@@ -73,8 +87,9 @@ fn script() -> Vec<FactBatch> {
         Fact::InstanceEnded { instance, why: InstanceEnd::Unregistered },
         Fact::RequestFaulted { operation: "STORE", fault: RequestFault::BadKey },
         Fact::StaleEnding,
-        Fact::Gauges(Box::new(gauges)),
     ];
+    facts.extend(of_tiers(all(3), took));
+    facts.push(Fact::Gauges(Box::new(gauges)));
     let batch = |(index, fact)| FactBatch {
         at: Instant::from_secs(2 * index as u64),
         facts: vec![fact],
@@ -83,6 +98,27 @@ fn script() -> Vec<FactBatch> {
         ..FactBatch::default()
     };
     facts.into_iter().enumerate().map(batch).collect()
+}
+
+/// Nothing here touches what is measured of keys in L1 but a store, which reads it.
+fn of_tiers(keys: KeyRange, took: Duration) -> Vec<Fact> {
+    let (adapter, tenant) = (AdapterId(0), TenantId(0));
+    let one = KeyRange { start: 0, end: 1 };
+    vec![
+        Fact::AdapterNamed { adapter, name: "fs".into() },
+        Fact::AdapterChanged { adapter, state: AdapterState::Ready },
+        Fact::L2StoreSubmitted { adapter, keys },
+        Fact::L2StoreEnded { adapter, keys: one, end: L2StoreEnd::Stored, took },
+        Fact::L2StoreEnded { adapter, keys: one, end: L2StoreEnd::Io, took },
+        Fact::L2StoreDropped { adapter, keys: one, why: StoreDrop::QueueFull },
+        Fact::L2LookupSubmitted { tenant, keys: 7, adapters: 1 },
+        Fact::L2LookupFound { tenant, keys: 6 },
+        Fact::L2LoadSubmitted { adapter, keys },
+        Fact::L2LoadEnded { adapter, keys, end: L2LoadEnd::Loaded, took },
+        Fact::L2PrefetchFailed { keys: one, why: PrefetchFailure::L1Oom },
+        Fact::L2Removed { adapter, keys, why: L2Removal::Watermark },
+        Fact::L2Removed { adapter, keys: one, why: L2Removal::Digest },
+    ]
 }
 
 fn scrape(telemetry: &Telemetry, bus: BusGauges) -> ReadPage {
@@ -97,16 +133,18 @@ const L1_SALT: &[(&str, &str)] = &[("cache_salt", "s"), ("l1_tag", "_default")];
 const L1_BACKEND: &[(&str, &str)] = &[("backend", "dram"), ("l1_tag", "_default")];
 const TENANT: &[(&str, &str)] = &[("cache_salt", "s"), ("model_name", "m")];
 const SALT: &[(&str, &str)] = &[("cache_salt", "s")];
+const FS: &[(&str, &str)] = &[("l2_name", "fs")];
+const ADAPTER: &[(&str, &str)] = &[("adapter_index", "0"), ("l2_name", "fs")];
 
 const EXPECTED: &[Expected] = &[
-    ("lmcache_mp_l1_read_chunks_total", L1_SALT, 2.0),
+    ("lmcache_mp_l1_read_chunks_total", L1_SALT, 4.0),
     ("lmcache_mp_l1_write_chunks_total", L1_SALT, 4.0),
     ("lmcache_mp_l1_evicted_chunks_total", L1_SALT, 1.0),
     ("lmcache_mp_l1_eviction_loop_ticks_total", &[], 2.0),
     ("lmcache_mp_l1_eviction_loop_triggered_total", &[], 1.0),
     ("lmcache_mp_l1_chunk_lifetime_seconds_sum", L1, 10.0),
     ("lmcache_mp_l1_chunk_idle_before_evict_seconds_sum", L1, 4.0),
-    ("lmcache_mp_l1_chunk_reuse_gap_seconds_sum", L1, 12.0),
+    ("lmcache_mp_l1_chunk_reuse_gap_seconds_sum", L1, 44.0),
     ("lmcache_mp_l1_chunk_evict_reuse_gap_seconds_sum", L1, 2.0),
     ("lmcache_mp_real_reuse_gap_seconds_sum", SALT, 8.0),
     ("lmcache_mp_real_reuse_gap_objects_sum", SALT, 6.0),
@@ -129,11 +167,10 @@ const EXPECTED: &[Expected] = &[
     ("lmcache_mp_event_bus_drain_lag_seconds", &[], 0.5),
     ("lmcache_mp_event_bus_dropped_events_total", &[], 11.0),
     ("lmcache_mp_event_bus_subscriber_exceptions_total", &[("subscriber_name", "Fold")], 1.0),
-    ("lmcache_mp_lookup_hit_l1_tokens_total", TENANT, 512.0),
-    ("lmcache_mp_lookup_hit_l1_keys_total", TENANT, 6.0),
-    // There is no second tier yet: these two stand at zero and are there.
-    ("lmcache_mp_lookup_hit_l2_tokens_total", TENANT, 0.0),
-    ("lmcache_mp_lookup_hit_l2_keys_total", TENANT, 0.0),
+    ("lmcache_mp_lookup_hit_l1_tokens_total", TENANT, 256.0),
+    ("lmcache_mp_lookup_hit_l1_keys_total", TENANT, 4.0),
+    ("lmcache_mp_lookup_hit_l2_tokens_total", TENANT, 256.0),
+    ("lmcache_mp_lookup_hit_l2_keys_total", TENANT, 2.0),
     ("lmcache_mp_lookups_requests_total", TENANT, 2.0),
     (
         "lmcache_mp_lookup_early_exit_requests_total",
@@ -167,6 +204,50 @@ const EXPECTED: &[Expected] = &[
     ("kvtide_instances", &[], 6.0),
     ("kvtide_tickets", &[], 7.0),
     ("kvtide_lease_units", &[], 8.0),
+    ("lmcache_mp_l2_store_submitted_requests_total", &[], 3.0),
+    ("lmcache_mp_l2_store_submitted_objects_chunks_total", SALT, 3.0),
+    ("lmcache_mp_l2_store_completed_requests_total", FS, 2.0),
+    ("lmcache_mp_l2_store_completed_objects_chunks_total", SALT, 1.0),
+    ("lmcache_mp_l2_prefetch_lookup_requests_total", &[], 1.0),
+    ("lmcache_mp_l2_prefetch_lookup_objects_chunks_total", SALT, 7.0),
+    ("lmcache_mp_l2_prefetch_hit_chunks_total", &[], 6.0),
+    ("lmcache_mp_l2_prefetch_load_submitted_requests_total", &[], 3.0),
+    ("lmcache_mp_l2_prefetch_load_submitted_objects_chunks_total", SALT, 3.0),
+    ("lmcache_mp_l2_prefetch_load_completed_chunks_total", SALT, 3.0),
+    ("lmcache_mp_l2_load_completed_requests_total", FS, 3.0),
+    ("lmcache_mp_l2_evicted_objects_chunks_total", SALT, 3.0),
+    (
+        "lmcache_mp_l2_prefetch_failure_chunks_total",
+        &[("model_name", "m"), ("reason", "l1_oom")],
+        1.0,
+    ),
+    // 10 and 30 bytes in 2 s.
+    ("lmcache_mp_l2_store_throughput_GB_per_second_sum", FS, 5e-9),
+    ("lmcache_mp_l2_load_throughput_GB_per_second_sum", FS, 15e-9),
+    ("lmcache_mp_l2_usage_bytes", FS, 4096.0),
+    ("lmcache_mp_num_inflight_l2_stores", ADAPTER, 3.0),
+    ("lmcache_mp_num_inflight_l2_loads", ADAPTER, 4.0),
+    ("lmcache_mp_inflight_load_memory_usage_bytes", ADAPTER, 40.0),
+    ("lmcache_mp_l2_store_adapters", &[("l1_tag", "_default"), ("state", "draining")], 1.0),
+    ("lmcache_mp_l2_prefetch_adapters", &[("state", "draining")], 1.0),
+    ("kvtide_l2_store_ends_total", &[("end", "io"), ("l2_name", "fs")], 1.0),
+    ("kvtide_l2_store_drops_total", &[("l2_name", "fs"), ("why", "queue_full")], 1.0),
+    ("kvtide_l2_load_ends_total", &[("end", "loaded"), ("l2_name", "fs")], 3.0),
+    ("kvtide_l2_removals_total", &[("l2_name", "fs"), ("why", "watermark")], 3.0),
+    ("kvtide_l2_digest_mismatches_total", FS, 1.0),
+    ("kvtide_l2_stored_bytes_total", FS, 10.0),
+    ("kvtide_l2_loaded_bytes_total", FS, 30.0),
+    ("kvtide_l2_store_duration_seconds_sum", FS, 2.0),
+    ("kvtide_l2_load_duration_seconds_sum", FS, 2.0),
+    (
+        "kvtide_l2_adapter_state",
+        &[("adapter_index", "0"), ("l2_name", "fs"), ("state", "ready")],
+        1.0,
+    ),
+    ("kvtide_l2_used_bytes", ADAPTER, 4096.0),
+    ("kvtide_l2_capacity_bytes", ADAPTER, 8192.0),
+    ("kvtide_l2_objects", ADAPTER, 2.0),
+    ("kvtide_l2_stores_waiting", ADAPTER, 5.0),
 ];
 
 #[test]

@@ -1,12 +1,16 @@
 //! Every kind of event, written and read; and an engine that is told the same again.
 
-use kvtide_core::config::{Config, Limits};
+use kvtide_core::config::{AdapterSetup, Config, Limits, PolicyKind};
 use kvtide_core::effect::{Outbox, Refusal};
 use kvtide_core::engine::Engine;
-use kvtide_core::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration, SendOutcome};
+use kvtide_core::event::{
+    Ask, BodyOutcome, DeleteOutcome, Event, Keys, LoadOutcome, OperatorAsk, Registration, Scanned,
+    SendOutcome, StoreOutcome, TierFault,
+};
 use kvtide_core::limits::MODEL_BYTES_MAX;
 use kvtide_core::names::{
-    ChunkHash, Connection, Dtype, InstanceId, Layout, Operator, Reply, Ticket,
+    AdapterId, ChunkHash, Connection, Dtype, InstanceId, KvRank, Layout, Operator, Reply, Seal,
+    Ticket,
 };
 use kvtide_core::recording::secret::{Naming, Numbered};
 use kvtide_core::recording::{
@@ -22,6 +26,7 @@ struct Texts {
     salt: String,
     request: String,
     hashes: Vec<ChunkHash>,
+    digest: u32,
 }
 
 impl Texts {
@@ -36,6 +41,7 @@ impl Texts {
             salt: if request.is_multiple_of(2) { String::new() } else { "tenant".to_owned() },
             request: format!("request-{request}"),
             hashes: (0..chunks).map(hash).collect(),
+            digest: request as u32 ^ 0xabcd_0123,
         }
     }
 
@@ -47,6 +53,7 @@ impl Texts {
             salt: spell(secret.salt(&self.salt)),
             request: spell(secret.request(&self.request)),
             hashes: self.hashes.iter().map(hash).collect(),
+            digest: secret.digest(self.digest),
         }
     }
 
@@ -62,6 +69,60 @@ impl Texts {
             end_chunk: self.hashes.len() as u32,
             hashes: &self.hashes,
         }
+    }
+
+    /// What a scan tells: another tenant's objects between those of this one, some of them without
+    /// a seal.
+    fn found(&self) -> Vec<Scanned<'_>> {
+        let found = self.hashes.iter().enumerate().map(|(at, hash)| Scanned {
+            model: if at % 3 == 2 { "another/model" } else { &self.model },
+            salt: if at % 2 == 1 { "" } else { &self.salt },
+            rank: KvRank::of(8, at as u32 % 8).expect("a rank of eight"),
+            group: at as u16 * 300,
+            hash: *hash,
+            bytes: 1 << (3 * at),
+            seal: (at % 3 > 0).then_some(Seal { digest: self.digest, layout: at as u32 }),
+        });
+        found.collect()
+    }
+
+    /// Events about lower tiers; `found` and `probed` are what two of them borrow.
+    fn tier_events<'a>(
+        &'a self,
+        found: &'a [Scanned<'a>],
+        probed: &'a [Option<u64>],
+    ) -> Vec<Event<'a>> {
+        let (adapter, digest) = (AdapterId(300), self.digest);
+        let ticket = Ticket(SlotName { index: 77, generation: 70_000 });
+        let mut events = vec![
+            Event::AdapterAdded { adapter, setup: setup() },
+            Event::AdapterScanned { adapter, found },
+            Event::AdapterScanned { adapter, found: &[] },
+            Event::AdapterScanEnded { adapter },
+            Event::ProbeEnded { ticket, found: Some(probed) },
+            Event::ProbeEnded { ticket, found: Some(&[]) },
+            Event::ProbeEnded { ticket, found: None },
+            Event::DigestEnded { ticket, digest },
+            Event::ScrubEnded { ticket, digest: Some(digest) },
+            Event::ScrubEnded { ticket, digest: None },
+            Event::OperatorAsked {
+                operator: Operator(3),
+                ask: OperatorAsk::AdapterRemove { adapter },
+            },
+        ];
+        let bytes = u64::MAX;
+        let faults = [TierFault::NoSpace, TierFault::Io, TierFault::Denied, TierFault::Cancelled];
+        let failed = || faults.into_iter();
+        let stores = [StoreOutcome::Stored, StoreOutcome::Present { bytes }];
+        let stores = stores.into_iter().chain(failed().map(StoreOutcome::Failed));
+        events.extend(stores.map(|outcome| Event::StoreEnded { ticket, outcome }));
+        let loads = [LoadOutcome::Loaded, LoadOutcome::Absent, LoadOutcome::OtherSize { bytes }];
+        let loads = loads.into_iter().chain(failed().map(LoadOutcome::Failed));
+        events.extend(loads.map(|outcome| Event::LoadEnded { ticket, outcome }));
+        let deletes = [DeleteOutcome::Deleted, DeleteOutcome::Absent];
+        let deletes = deletes.into_iter().chain(failed().map(DeleteOutcome::Failed));
+        events.extend(deletes.map(|outcome| Event::DeleteEnded { ticket, outcome }));
+        events
     }
 
     /// One of every kind, none with the numbers of another.
@@ -116,6 +177,31 @@ impl Texts {
     }
 }
 
+/// No two numbers of it are the same.
+fn setup() -> AdapterSetup<'static> {
+    AdapterSetup {
+        name: "fs_native",
+        is_shared: true,
+        keeps_data: false,
+        capacity_bytes: 1 << 42,
+        objects_max: 1,
+        charge_bytes: 4096,
+        policy: PolicyKind::IsolatedLru,
+        watermark_ppm: 2,
+        ratio_ppm: 3,
+        stores_max: 4,
+        loads_max: 5,
+        probe_deadline: Duration::from_nanos(6),
+        load_deadline: Duration::from_nanos(7),
+        store_deadline: Duration::from_nanos(8),
+        on_second_touch: true,
+        write_bytes_per_second: 9,
+        write_bytes_per_day: 10,
+        scrub_bytes_per_second: 11,
+        verify: false,
+    }
+}
+
 fn header() -> Header {
     let limits = Limits { sessions: 64, lease_cells: 4096, ..Limits::default() };
     let config = Config { chunk_size: 16, l1_bytes: 4 << 20, limits, ..Config::default() };
@@ -132,6 +218,8 @@ fn file(frames: &[Frame]) -> Vec<u8> {
     bytes
 }
 
+const PROBED: [Option<u64>; 4] = [Some(4096), None, Some(u64::MAX), Some(0)];
+
 fn secret() -> Secret {
     Secret::new(*b"nobody knows me!")
 }
@@ -143,7 +231,8 @@ fn every_event_is_read_as_it_was_written() {
     let said: Vec<Texts> = (0..40).map(|request| Texts::said(request % 7, 9)).collect();
     let (mut frames, mut now) = (Vec::new(), 0);
     for texts in &said {
-        for event in texts.events() {
+        let found = texts.found();
+        for event in texts.events().into_iter().chain(texts.tier_events(&found, &PROBED)) {
             now += 1_000_000 * (now % 91);
             recorder.begins(Instant(now), &event);
             recorder.ended(&[], &Part::since((0, 0), &Outbox::default()));
@@ -163,11 +252,13 @@ fn every_event_is_read_as_it_was_written() {
     let mut number = 0;
     for texts in &said {
         let recorded = texts.recorded(&secret);
-        for expected in recorded.events() {
+        let found = recorded.found();
+        let tier_events = recorded.tier_events(&found, &PROBED);
+        for expected in recorded.events().into_iter().chain(tier_events) {
             let entry = reader.next_entry().expect("it was just written");
             let entry = entry.expect("all of them are there");
-            let Happened::Event(event) = &entry.happened else { panic!("{entry:?}") };
-            assert_eq!(format!("{event:?}"), format!("{expected:?}"));
+            let event = entry.happened.with_event(|event| format!("{event:?}"));
+            assert_eq!(event, Some(format!("{expected:?}")));
             assert_eq!(entry.number, number);
             number += 1;
         }
@@ -221,9 +312,24 @@ fn record_a_run(seed: u64, steps: u64) -> Vec<Frame> {
     let mut engine = Engine::new(header().config);
     let (mut frames, mut now) = (Vec::new(), Instant(1));
     tell(&mut recorder, &mut engine, now, Event::ArenaGrown { bytes: 4 << 20 });
+    let adapter = AdapterId(0);
+    let setup = AdapterSetup { objects_max: 64, stores_max: 4, loads_max: 4, ..setup() };
+    tell(&mut recorder, &mut engine, now, Event::AdapterAdded { adapter, setup });
+    tell(&mut recorder, &mut engine, now, Event::AdapterScanEnded { adapter });
     for _ in 0..steps {
         let texts = Texts::said(rng.below(7), 1 + rng.below(12) as u8);
-        let events = texts.events();
+        // Endings that nobody waits for; the others name an adapter that is not there.
+        let endings = texts.tier_events(&[], &PROBED);
+        let endings = endings.into_iter().filter(|event| {
+            !matches!(
+                event,
+                Event::AdapterAdded { .. }
+                    | Event::AdapterScanned { .. }
+                    | Event::AdapterScanEnded { .. }
+                    | Event::OperatorAsked { .. }
+            )
+        });
+        let events: Vec<Event<'_>> = texts.events().into_iter().chain(endings).collect();
         let event = events[rng.below(events.len() as u64) as usize].clone();
         now = now + Duration::from_nanos(rng.below(40_000_000));
         if !matches!(event, Event::ArenaGrown { .. }) {

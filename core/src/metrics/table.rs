@@ -5,6 +5,7 @@
 //! unchanged; `kvtide_*` rows are ours.
 
 mod rows;
+mod tier_rows;
 
 pub use rows::TABLE;
 
@@ -66,6 +67,41 @@ pub enum Metric {
     OwnInstances,
     OwnTickets,
     OwnLeaseUnits,
+    L2StoreSubmitted,
+    L2StoreSubmittedObjects,
+    L2StoreCompleted,
+    L2StoreCompletedObjects,
+    L2PrefetchLookup,
+    L2PrefetchLookupObjects,
+    L2PrefetchHit,
+    L2LoadSubmitted,
+    L2LoadSubmittedObjects,
+    L2LoadCompletedObjects,
+    L2LoadCompleted,
+    L2EvictedObjects,
+    L2PrefetchFailure,
+    L2StoreThroughput,
+    L2LoadThroughput,
+    L2Usage,
+    L2StoresInFlight,
+    L2LoadsInFlight,
+    L2LoadMemory,
+    L2StoreAdapters,
+    L2PrefetchAdapters,
+    OwnL2StoreEnds,
+    OwnL2StoreDrops,
+    OwnL2LoadEnds,
+    OwnL2Removals,
+    OwnL2DigestMismatches,
+    OwnL2StoredBytes,
+    OwnL2LoadedBytes,
+    OwnL2StoreDuration,
+    OwnL2LoadDuration,
+    OwnL2State,
+    OwnL2Used,
+    OwnL2Capacity,
+    OwnL2Objects,
+    OwnL2StoresWaiting,
 }
 
 /// What becomes of the measurements of one series.

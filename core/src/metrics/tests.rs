@@ -1,8 +1,9 @@
 use super::aggregate::Aggregate;
 use super::*;
 use crate::effect::Refusal;
-use crate::fact::{Abort, EarlyExit, KeyRange, LookupStop, RequestFault};
-use crate::names::{ChunkHash, InstanceId, ScopeId};
+use crate::fact::{Abort, AdapterGauges, AdapterState, EarlyExit, KeyRange, L2LoadEnd, L2Removal};
+use crate::fact::{L2StoreEnd, LookupStop, PrefetchFailure, RequestFault, StoreDrop};
+use crate::names::{AdapterId, ChunkHash, InstanceId, ScopeId};
 use alloc::boxed::Box;
 use alloc::vec;
 
@@ -79,7 +80,9 @@ fn f35_asked_found_and_delivered_are_apart() {
                 tenant: TenantId(1),
                 requested_chunks: 10,
                 hit_chunks: hit,
+                l1_hit_chunks: hit.min(6),
                 hit_keys: hit,
+                l1_hit_keys: hit.min(7),
                 stop: if hit > 0 { LookupStop::Complete } else { LookupStop::Absent },
             },
             &[],
@@ -93,8 +96,10 @@ fn f35_asked_found_and_delivered_are_apart() {
     let m1 = [("model_name", "m1")];
     assert_eq!(bench.number("lmcache_mp_lookup_requested_tokens_total", &m1), 100.0 * 256.0);
     assert_eq!(bench.number("lmcache_mp_lookup_hit_tokens_total", &m1), 30.0 * 256.0);
-    assert_eq!(bench.number("lmcache_mp_lookup_hit_l1_tokens_total", &m1), 30.0 * 256.0);
-    assert_eq!(bench.number("lmcache_mp_lookup_hit_l1_keys_total", &m1), 30.0);
+    assert_eq!(bench.number("lmcache_mp_lookup_hit_l1_tokens_total", &m1), 18.0 * 256.0);
+    assert_eq!(bench.number("lmcache_mp_lookup_hit_l2_tokens_total", &m1), 12.0 * 256.0);
+    assert_eq!(bench.number("lmcache_mp_lookup_hit_l1_keys_total", &m1), 21.0);
+    assert_eq!(bench.number("lmcache_mp_lookup_hit_l2_keys_total", &m1), 9.0);
     assert_eq!(bench.number("lmcache_mp_lookups_requests_total", &m1), 10.0);
     assert_eq!(bench.number("kvtide_lookup_stops_total", &[("stop", "complete")]), 3.0);
     assert_eq!(bench.number("kvtide_lookup_stops_total", &[("stop", "absent")]), 7.0);
@@ -191,6 +196,7 @@ fn f41_capacity_used_held_and_in_flight_are_apart() {
         instances: 6,
         tickets: 7,
         lease_units: 9,
+        adapters: Vec::new(),
     };
     bench.tell(Fact::Gauges(Box::default()), &[]);
     let place = [("backend", "dram"), ("l1_tag", "_default")];
@@ -221,7 +227,7 @@ fn f41_capacity_used_held_and_in_flight_are_apart() {
 #[test]
 fn f36_news_that_moves_nothing_measures_nothing() {
     let mut bench = Bench::new();
-    let none = KeyRange::default();
+    let (none, adapter, took) = (KeyRange::default(), AdapterId(0), Duration::ZERO);
     let quiet = vec![
         Fact::WriteFinished { keys: none },
         Fact::StoreFinished { stored: none, failed: 3 },
@@ -232,6 +238,16 @@ fn f36_news_that_moves_nothing_measures_nothing() {
         Fact::InstanceTold { instance: InstanceId(1) },
         Fact::Cleared { force: false },
         Fact::QuotaChanged,
+        Fact::AdapterNamed { adapter, name: "fs".into() },
+        Fact::L2StoreSubmitted { adapter, keys: none },
+        Fact::L2StoreEnded { adapter, keys: none, end: L2StoreEnd::Stored, took },
+        Fact::L2StoreDropped { adapter, keys: none, why: StoreDrop::Evicted },
+        Fact::L2LoadSubmitted { adapter, keys: none },
+        Fact::L2LoadEnded { adapter, keys: none, end: L2LoadEnd::Loaded, took },
+        Fact::L2PrefetchFailed { keys: none, why: PrefetchFailure::TimedOut },
+        Fact::L2Stored { adapter, keys: none },
+        Fact::L2Accessed { adapter, keys: none },
+        Fact::L2Removed { adapter, keys: none, why: L2Removal::Digest },
     ];
     for fact in quiet {
         bench.tell(fact, &[]);
@@ -261,6 +277,146 @@ fn reuse_counts_a_chunk_once_per_fact() {
     };
     assert_eq!(spread("lmcache_mp_real_reuse_gap_seconds"), (1, 5.0));
     assert_eq!(spread("lmcache_mp_real_reuse_gap_objects"), (1, 2.0));
+}
+
+fn with_adapters(names: &[&'static str]) -> Bench {
+    let mut bench = Bench::new();
+    for (id, name) in names.iter().enumerate() {
+        let adapter = AdapterId(id as u16);
+        bench.tell(Fact::AdapterNamed { adapter, name: (*name).into() }, &[]);
+    }
+    bench
+}
+
+fn of_adapters(adapters: &[AdapterGauges]) -> Fact {
+    Fact::Gauges(Box::new(Gauges { adapters: adapters.into(), ..Gauges::default() }))
+}
+
+/// One store below L1 is one object: what was submitted less what has ended is on its way, however
+/// the engine tells of them.
+#[test]
+fn stores_below_l1_are_counted_by_object_and_only_good_ones_have_a_speed() {
+    let mut bench = with_adapters(&["fs"]);
+    let (keys, adapter) = ([key(1, 1), key(2, 2), key(3, 2)], AdapterId(0));
+    bench.tell(Fact::L2StoreSubmitted { adapter, keys: all(&keys) }, &keys);
+    let ends = [L2StoreEnd::Stored, L2StoreEnd::Present, L2StoreEnd::NoSpace];
+    for (at, end) in ends.into_iter().enumerate() {
+        let keys = &keys[at..=at];
+        let took = Duration::from_nanos(50);
+        bench.tell(Fact::L2StoreEnded { adapter, keys: all(keys), end, took }, keys);
+    }
+    let fs = [("l2_name", "fs")];
+    assert_eq!(bench.number("lmcache_mp_l2_store_submitted_requests_total", &[]), 3.0);
+    assert_eq!(bench.number("lmcache_mp_l2_store_completed_requests_total", &fs), 3.0);
+    let completed = "lmcache_mp_l2_store_completed_objects_chunks_total";
+    assert_eq!(bench.number(completed, &[]), 1.0);
+    assert_eq!(bench.number(completed, &[("cache_salt", "s")]), 1.0, "no space is no store");
+    assert_eq!(bench.number("kvtide_l2_stored_bytes_total", &fs), 100.0);
+    let page = bench.sums.page();
+    let family = page.family("lmcache_mp_l2_store_throughput_GB_per_second").expect("one speed");
+    let page::SeriesValue::Spread(spread) = &family.series[&vec![("l2_name".into(), "fs".into())]]
+    else {
+        panic!("a histogram");
+    };
+    assert_eq!((spread.count(), spread.sum), (1, 2.0));
+    let read = "lmcache_mp_l1_read_chunks_total";
+    let salt = [("cache_salt", "s"), ("l1_tag", "_default")];
+    assert_eq!(bench.number(read, &salt), 2.0, "a store reads L1");
+}
+
+#[test]
+fn an_object_that_left_l1_before_its_store_is_a_failed_read() {
+    let mut bench = with_adapters(&["fs"]);
+    let (keys, adapter) = ([key(1, 1), key(2, 2)], AdapterId(0));
+    for why in [StoreDrop::Evicted, StoreDrop::WriteBudget] {
+        bench.tell(Fact::L2StoreDropped { adapter, keys: all(&keys), why }, &keys);
+        let labels = [("l2_name", "fs"), ("why", why.label())];
+        assert_eq!(bench.number("kvtide_l2_store_drops_total", &labels), 2.0);
+    }
+    let labels = [("during", "l2_store"), ("model_name", "m2"), ("reason", "not_found")];
+    assert_eq!(bench.number("lmcache_mp_l1_read_failure_chunks_total", &labels), 1.0);
+}
+
+#[test]
+fn only_what_was_evicted_counts_as_evicted_and_changed_bytes_are_told_apart() {
+    let mut bench = with_adapters(&["fs"]);
+    let (keys, adapter) = ([key(1, 1)], AdapterId(0));
+    let causes = [
+        L2Removal::Watermark,
+        L2Removal::Pressure,
+        L2Removal::Quota,
+        L2Removal::Table,
+        L2Removal::Digest,
+        L2Removal::Lost,
+        L2Removal::Operator,
+    ];
+    for why in causes {
+        bench.tell(Fact::L2Removed { adapter, keys: all(&keys), why }, &keys);
+        let labels = [("l2_name", "fs"), ("why", why.label())];
+        assert_eq!(bench.number("kvtide_l2_removals_total", &labels), 1.0);
+    }
+    assert_eq!(bench.number("lmcache_mp_l2_evicted_objects_chunks_total", &[]), 4.0);
+    assert_eq!(bench.number("kvtide_l2_digest_mismatches_total", &[("l2_name", "fs")]), 1.0);
+}
+
+/// Two adapters of one name: the peer shows one of them (spec/metrics §3.12).
+#[test]
+fn gauges_of_one_name_are_summed_and_those_of_an_adapter_that_left_are_zero() {
+    let mut bench = with_adapters(&["fs", "mock", "fs"]);
+    let adapter = |adapter, used_bytes, loads_in_flight| AdapterGauges {
+        adapter,
+        used_bytes,
+        loads_in_flight,
+        is_draining: adapter == 2,
+        ..AdapterGauges::default()
+    };
+    bench.tell(of_adapters(&[adapter(0, 100, 0), adapter(1, 1, 0), adapter(2, 7, 3)]), &[]);
+    let usage =
+        |bench: &Bench, name| bench.number("lmcache_mp_l2_usage_bytes", &[("l2_name", name)]);
+    assert_eq!((usage(&bench, "fs"), usage(&bench, "mock")), (107.0, 1.0));
+    let loads = "lmcache_mp_num_inflight_l2_loads";
+    let of_last = [("adapter_index", "2"), ("l2_name", "fs")];
+    assert_eq!(bench.number(loads, &of_last), 3.0);
+    let page = bench.sums.page();
+    assert_eq!(
+        page.family(loads).map(|family| family.series.len()),
+        Some(1),
+        "idle ones have none"
+    );
+    let active = [("l1_tag", "_default"), ("state", "active")];
+    assert_eq!(bench.number("lmcache_mp_l2_store_adapters", &active), 2.0);
+    assert_eq!(bench.number("lmcache_mp_l2_prefetch_adapters", &[("state", "draining")]), 1.0);
+
+    bench.tell(of_adapters(&[adapter(1, 1, 0)]), &[]);
+    assert_eq!((usage(&bench, "fs"), usage(&bench, "mock")), (0.0, 1.0));
+    assert_eq!(bench.number(loads, &of_last), 0.0);
+    assert_eq!(bench.number("kvtide_l2_used_bytes", &of_last), 0.0);
+}
+
+#[test]
+fn an_adapter_is_in_one_state_and_one_without_a_name_is_asked_for() {
+    let mut bench = with_adapters(&["fs"]);
+    let adapter = AdapterId(0);
+    for state in [AdapterState::Scanning, AdapterState::Tripped] {
+        bench.tell(Fact::AdapterChanged { adapter, state }, &[]);
+        let page = bench.sums.page();
+        let family = page.family("kvtide_l2_adapter_state").expect("it was told");
+        let ones = family.series.iter().filter(
+            |(_, value)| matches!(value, page::SeriesValue::Number(value) if *value == 1.0),
+        );
+        let ones: Vec<_> = ones.map(|(labels, _)| labels[2].1.clone()).collect();
+        assert_eq!(ones, [state.label()]);
+        assert_eq!(family.series.len(), 5);
+    }
+    assert!(!bench.fold.names_are_missing());
+    let (keys, took) = ([key(1, 1)], Duration::ZERO);
+    let (adapter, end) = (AdapterId(4), L2LoadEnd::Io);
+    bench.tell(Fact::L2LoadEnded { adapter, keys: all(&keys), end, took }, &keys);
+    let unknown = [("l2_name", "_unknown")];
+    assert_eq!(bench.number("lmcache_mp_l2_load_completed_requests_total", &unknown), 1.0);
+    assert!(bench.fold.names_are_missing());
+    bench.tell(Fact::AdapterNamed { adapter, name: "late".into() }, &[]);
+    assert!(!bench.fold.names_are_missing());
 }
 
 #[test]

@@ -6,6 +6,8 @@
 //! SipHash. Others, such as evicted ones, are told by their number. Causes are told by the place at
 //! which they are declared.
 
+mod tiers;
+
 use super::outcome::Part;
 use super::secret::Naming;
 use crate::effect::{Answer, Effect, OperatorAnswer, Refusal, SlotRange};
@@ -108,8 +110,24 @@ impl<N: Naming> Folder<'_, N> {
                     OperatorAnswer::Full(bound) => digest.text(bound),
                 }
             }
-            _ => todo!("recording of lower tiers"),
+            Effect::Probe { .. }
+            | Effect::StoreObject { .. }
+            | Effect::LoadObject { .. }
+            | Effect::DeleteObject { .. }
+            | Effect::Digest { .. }
+            | Effect::Scrub { .. }
+            | Effect::Cancel { .. }
+            | Effect::Note { .. }
+            | Effect::AdapterClosed { .. } => self.tier_effect(effect, part),
         }
+    }
+
+    /// A chunk that is none of the event's, or stands where nobody looked.
+    fn unlisted(&mut self, hash: &ChunkHash) {
+        let number = self.naming.chunk(hash);
+        self.digest.word(0);
+        self.digest.word(number as u64);
+        self.digest.word((number >> 64) as u64);
     }
 
     fn lent(&mut self, ticket: Ticket, slots: SlotRange, layout: &Layout, part: &Part<'_>) {
@@ -214,7 +232,19 @@ impl<N: Naming> Folder<'_, N> {
             | Fact::Cleared { .. }
             | Fact::QuotaChanged
             | Fact::Gauges(_) => self.fact_without_keys(fact),
-            _ => todo!("recording of lower tiers"),
+            Fact::L2PrefetchFailed { keys, why } => self.keys(*keys, *why as u32, part),
+            Fact::AdapterNamed { .. }
+            | Fact::AdapterChanged { .. }
+            | Fact::L2StoreSubmitted { .. }
+            | Fact::L2StoreEnded { .. }
+            | Fact::L2StoreDropped { .. }
+            | Fact::L2LookupSubmitted { .. }
+            | Fact::L2LookupFound { .. }
+            | Fact::L2LoadSubmitted { .. }
+            | Fact::L2LoadEnded { .. }
+            | Fact::L2Stored { .. }
+            | Fact::L2Accessed { .. }
+            | Fact::L2Removed { .. } => self.fact_of_tier(fact, part),
         }
     }
 
@@ -226,10 +256,22 @@ impl<N: Naming> Folder<'_, N> {
                 digest.word(*total_bytes);
                 digest.word((*triggered).into());
             }
-            Fact::LookupTaken { tenant, requested_chunks, hit_chunks, hit_keys, stop, .. } => {
+            Fact::LookupTaken {
+                tenant,
+                requested_chunks,
+                hit_chunks,
+                l1_hit_chunks,
+                hit_keys,
+                l1_hit_keys,
+                stop,
+            } => {
                 digest.pair(tenant.0, *stop as u32);
                 digest.pair(*requested_chunks, *hit_chunks);
                 digest.word((*hit_keys).into());
+                // Version 1 told no parts: all of a hit was in L1.
+                if (l1_hit_chunks, l1_hit_keys) != (hit_chunks, hit_keys) {
+                    digest.pair(*l1_hit_chunks, *l1_hit_keys);
+                }
             }
             Fact::LookupSkipped { model, salt, why } => {
                 digest.text(model);
@@ -238,8 +280,7 @@ impl<N: Naming> Folder<'_, N> {
             }
             Fact::Cleared { force } => digest.word((*force).into()),
             Fact::Gauges(gauges) => self.gauges(gauges),
-            Fact::StaleEnding | Fact::QuotaChanged => {}
-            _ => todo!("recording of lower tiers"),
+            _ => {}
         }
     }
 
@@ -258,7 +299,7 @@ impl<N: Naming> Folder<'_, N> {
             instances,
             tickets,
             lease_units,
-            adapters: _,
+            ref adapters,
         } = *gauges;
         let memory = [l1_used_bytes, l1_total_bytes, l1_configured_bytes, l1_staging_bytes];
         let held = [l1_condemned_bytes, l1_leased_bytes, l1_objects, active_prefetch_jobs];
@@ -266,6 +307,7 @@ impl<N: Naming> Folder<'_, N> {
         for word in memory.into_iter().chain(held).chain(tables) {
             self.digest.word(word);
         }
+        adapters.iter().for_each(|adapter| self.adapter_gauges(adapter));
     }
 
     /// Keys in runs: those that follow the chunks of the event and are alike otherwise are told by
@@ -282,12 +324,7 @@ impl<N: Naming> Folder<'_, N> {
                     self.digest.word((at as u64) << 32 | run as u64);
                     self.next = at + run;
                 }
-                None => {
-                    let number = self.naming.chunk(&first.hash);
-                    self.digest.word(0);
-                    self.digest.word(number as u64);
-                    self.digest.word((number >> 64) as u64);
-                }
+                None => self.unlisted(&first.hash),
             }
             self.digest.word(first.bytes);
             self.digest.pair(first.scope.0, first.tenant.0);
@@ -348,10 +385,15 @@ pub(super) fn refusal_of(number: u8) -> Option<Refusal> {
 
 /// A refused registration may name a model of any length; so much of it is recorded.
 pub(super) fn clip(text: &str) -> &str {
-    if text.len() <= MODEL_BYTES_MAX {
+    clip_to(text, MODEL_BYTES_MAX)
+}
+
+/// So many bytes of it, or fewer where a character would be cut.
+pub(super) fn clip_to(text: &str, bytes_max: usize) -> &str {
+    if text.len() <= bytes_max {
         return text;
     }
-    let end = (0..=MODEL_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+    let end = (0..=bytes_max).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
@@ -390,14 +432,26 @@ mod tests {
     fn causes_keep_their_numbers() {
         use crate::fact::*;
         assert_eq!((Removal::Watermark as u8, Removal::ForcedClear as u8), (0, 4));
+        assert_eq!((Removal::Temporary as u8, Removal::Demoted as u8), (5, 6));
         assert_eq!((Abort::WriteTtl as u8, Abort::Replaced as u8), (0, 6));
+        assert_eq!((Abort::Load as u8, Abort::Digest as u8), (7, 8));
         assert_eq!((NoRoom::Held as u8, NoRoom::Trimmed as u8), (0, 6));
         assert_eq!((LeaseEnd::Retrieved as u8, LeaseEnd::ConnectionEnded as u8), (0, 7));
         assert_eq!((LookupStop::Complete as u8, LookupStop::NoRoom as u8), (0, 5));
+        let of_tiers = [LookupStop::TierError, LookupStop::TimedOut];
+        assert_eq!(of_tiers.map(|stop| stop as u8), [6, 7]);
+        assert_eq!(LookupStop::SlowerThanRecompute as u8, 8);
         assert_eq!((EarlyExit::NoGpuContext as u8, EarlyExit::EmptyChunkHashes as u8), (0, 1));
         assert_eq!((ReadFailure::NotFound as u8, ReadFailure::Layout as u8), (0, 2));
         assert_eq!((InstanceEnd::Unregistered as u8, InstanceEnd::Replaced as u8), (0, 2));
         assert_eq!((RequestFault::OneFrame as u8, RequestFault::NoSuchHold as u8), (0, 10));
+        assert_eq!((AdapterState::Scanning as u8, AdapterState::Gone as u8), (0, 4));
+        assert_eq!((L2StoreEnd::Stored as u8, L2StoreEnd::TimedOut as u8), (0, 4));
+        assert_eq!((StoreDrop::Failed as u8, StoreDrop::Unfit as u8), (0, 7));
+        assert_eq!((L2LoadEnd::Loaded as u8, L2LoadEnd::Cancelled as u8), (0, 6));
+        assert_eq!((PrefetchFailure::L1Oom as u8, PrefetchFailure::NotFound as u8), (0, 1));
+        assert_eq!(PrefetchFailure::SlowerThanRecompute as u8, 3);
+        assert_eq!((L2Removal::Watermark as u8, L2Removal::Operator as u8), (0, 6));
     }
 
     #[test]

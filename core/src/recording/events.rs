@@ -1,6 +1,8 @@
 //! The fields of each event. Its one invariant: `read` gives back what `write` was given, with
 //! numbers in place of request ids, salts and chunk hashes.
 //!
+//! Those of lower tiers are in `tiers`.
+//!
 //! ```text
 //! name      v index | v generation                    (connections, requests, tickets)
 //! reply     name of the connection | name of the request
@@ -12,8 +14,10 @@
 use super::bytes::{Fault, Input, Malformed, Write};
 use super::chunks::{Known, Told};
 use super::digest::{number_of, refusal_of};
+use super::header::nanos;
 use super::models::Models;
 use super::secret::Naming;
+use super::tiers::{FoundObject, adapter};
 use crate::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration, SendOutcome};
 use crate::names::{ChunkHash, Connection, Dtype, InstanceId, Layout, Operator, Reply, Ticket};
 use crate::slots::SlotName;
@@ -34,9 +38,8 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
             OperatorAsk::Clear { .. } => 6,
             OperatorAsk::QuotaSet { .. } => 7,
             OperatorAsk::QuotaRemove { .. } => 8,
-            _ => todo!("recording of lower tiers"),
+            OperatorAsk::AdapterRemove { .. } => 34,
         },
-
         Event::Asked { ask, .. } => match ask {
             Ask::Register(_) => 9,
             Ask::RegisterRefused { .. } => 10,
@@ -53,12 +56,20 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
             Ask::CommitRetrieve { .. } => 21,
             Ask::Clear { .. } => 22,
         },
-        _ => todo!("recording of lower tiers"),
+        Event::AdapterAdded { .. } => 25,
+        Event::AdapterScanned { .. } => SCANNED,
+        Event::AdapterScanEnded { .. } => 27,
+        Event::ProbeEnded { .. } => 28,
+        Event::StoreEnded { .. } => 29,
+        Event::LoadEnded { .. } => 30,
+        Event::DeleteEnded { .. } => 31,
+        Event::DigestEnded { .. } => 32,
+        Event::ScrubEnded { .. } => 33,
     }
 }
 
-/// By number. The last two are no events: the end of the server, and tokens.
-pub const KINDS: [&str; 25] = [
+/// By number. 23 and 24 are no events: the end of the server, and tokens.
+pub const KINDS: [&str; 35] = [
     "",
     "tick",
     "connection ended",
@@ -84,10 +95,22 @@ pub const KINDS: [&str; 25] = [
     "clear",
     "finish",
     "tokens",
+    "adapter added",
+    "adapter scanned",
+    "adapter scan ended",
+    "probe ended",
+    "store ended",
+    "load ended",
+    "delete ended",
+    "digest ended",
+    "scrub ended",
+    "operator: adapter remove",
 ];
 /// `Engine::finish`.
 pub(super) const FINISH: u8 = 23;
 pub(super) const TOKENS: u8 = 24;
+/// `Event::AdapterScanned`.
+pub(super) const SCANNED: u8 = 26;
 
 /// The writer's side.
 pub(super) struct Writing<'a, N> {
@@ -136,10 +159,24 @@ impl<N: Naming> Writing<'_, N> {
                     OperatorAsk::QuotaRemove { salt } => {
                         self.bytes.fixed_u64(self.naming.salt(salt));
                     }
-                    _ => todo!("recording of lower tiers"),
+                    OperatorAsk::AdapterRemove { adapter } => self.adapter(*adapter),
                 }
             }
-            _ => todo!("recording of lower tiers"),
+            Event::AdapterAdded { adapter, setup } => {
+                self.adapter(*adapter);
+                self.setup(setup);
+            }
+            Event::AdapterScanned { adapter, found } => self.scanned(*adapter, found),
+            Event::AdapterScanEnded { adapter } => self.adapter(*adapter),
+            Event::ProbeEnded { ticket, found } => self.probe_ended(*ticket, *found),
+            Event::StoreEnded { ticket, outcome } => self.store_ended(*ticket, *outcome),
+            Event::LoadEnded { ticket, outcome } => self.load_ended(*ticket, *outcome),
+            Event::DeleteEnded { ticket, outcome } => self.delete_ended(*ticket, *outcome),
+            Event::DigestEnded { ticket, digest } => {
+                self.name(ticket.0);
+                self.bytes.fixed_u32(self.naming.digest(*digest));
+            }
+            Event::ScrubEnded { ticket, digest } => self.scrub_ended(*ticket, *digest),
         }
     }
 
@@ -210,7 +247,7 @@ impl<N: Naming> Writing<'_, N> {
         self.bytes.fixed_u64(self.naming.request(request));
     }
 
-    fn name(&mut self, name: SlotName) {
+    pub(super) fn name(&mut self, name: SlotName) {
         self.bytes.number(name.index.into());
         self.bytes.number(name.generation.into());
     }
@@ -219,10 +256,14 @@ impl<N: Naming> Writing<'_, N> {
 /// What a read event borrows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scratch {
-    model: String,
-    salt: String,
+    pub(super) model: String,
+    pub(super) salt: String,
     request: String,
     hashes: Vec<ChunkHash>,
+    pub(super) probed: Vec<Option<u64>>,
+    pub(super) found: Vec<FoundObject>,
+    /// Names of what was found, one behind the other.
+    pub(super) names: String,
 }
 
 /// The reader's side.
@@ -230,7 +271,7 @@ pub(super) struct Scratch {
 pub(super) struct Reading {
     pub told: Told,
     pub models: Models,
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
 }
 
 /// `Keys` without what it borrows.
@@ -293,6 +334,13 @@ impl Reading {
                 let reply = Reply { connection, request: name(input)? };
                 Event::Asked { reply, ask: self.ask(kind, input)? }
             }
+            34 => {
+                let operator = Operator(input.fixed_u64("an operator")?);
+                let ask = OperatorAsk::AdapterRemove { adapter: adapter(input)? };
+                Event::OperatorAsked { operator, ask }
+            }
+            25 | 27..=33 => self.tier_event(kind, input)?,
+            // Scans are read by `scan`, and what is no event by the reader.
             _ => return Err(input.fault(Fault::Value { what: "a kind of event" })),
         })
     }
@@ -398,7 +446,7 @@ impl Reading {
         Ok(&self.scratch.request)
     }
 
-    fn salt(&mut self, input: &mut Input<'_>) -> Result<(), Malformed> {
+    pub(super) fn salt(&mut self, input: &mut Input<'_>) -> Result<(), Malformed> {
         match input.fixed_u64("a salt")? {
             0 => self.scratch.salt.clear(),
             number => spell(number, &mut self.scratch.salt),
@@ -413,7 +461,7 @@ fn spell(number: u64, text: &mut String) {
     write!(text, "{number:016x}").expect("text takes all");
 }
 
-fn name(input: &mut Input<'_>) -> Result<SlotName, Malformed> {
+pub(super) fn name(input: &mut Input<'_>) -> Result<SlotName, Malformed> {
     Ok(SlotName { index: input.number_u32("a name")?, generation: input.number_u32("a name")? })
 }
 
@@ -421,12 +469,12 @@ fn instance(input: &mut Input<'_>) -> Result<InstanceId, Malformed> {
     Ok(InstanceId(input.fixed_u64("an instance")? as i64))
 }
 
-fn one_of(input: &mut Input<'_>, count: u8, what: &'static str) -> Result<u8, Malformed> {
+pub(super) fn one_of(
+    input: &mut Input<'_>,
+    count: u8,
+    what: &'static str,
+) -> Result<u8, Malformed> {
     let start = *input;
     let number = input.byte(what)?;
     if number < count { Ok(number) } else { Err(start.fault(Fault::Value { what })) }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -4,13 +4,14 @@
 
 use super::bytes::{Fault, Input, Malformed, Write};
 use super::digest::Digest;
-use crate::config::{Config, HashAlgorithm, Limits, PolicyKind, PoolKind, TransferModes};
+use crate::config::{Config, HashAlgorithm, Limits, PolicyKind, PoolKind};
+use crate::config::{PrefetchPolicy, StorePolicy, TransferModes};
 use crate::time::Duration;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The format that is written. Earlier ones are read.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Header {
@@ -97,8 +98,9 @@ impl Header {
     }
 }
 
-/// Every setting by number. Numbers are never given to another one.
-fn settings(config: &Config) -> [(u64, u64); 25] {
+/// Every setting by number. Numbers are never given to another one. Those from 26 on came with
+/// version 2: an engine that was recorded before had no lower tiers, and no use for them.
+fn settings(config: &Config) -> Vec<(u64, u64)> {
     let Config {
         // Taken apart, so that a new setting is not forgotten.
         chunk_size,
@@ -116,10 +118,10 @@ fn settings(config: &Config) -> [(u64, u64); 25] {
         session_ttl,
         reap_after,
         registration_grace,
-        store_policy: _,
-        prefetch_policy: _,
-        prefetch_max: _,
-        prefill_tokens_per_second: _,
+        store_policy,
+        prefetch_policy,
+        prefetch_max,
+        prefill_tokens_per_second,
         seed,
         incarnation,
         wall_nanos: _,
@@ -128,10 +130,7 @@ fn settings(config: &Config) -> [(u64, u64); 25] {
         #[cfg(feature = "planted")]
             planted: _,
     } = config;
-    let Limits {
-        work_units, sessions, lease_cells, instances, told, tickets, waits, lent_ppm, ..
-    } = *limits;
-    [
+    let settings = [
         (1, (*chunk_size).into()),
         (2, number_in(&HASHES, *hash_algorithm)),
         (3, number_in(&MODES, *transfer_modes)),
@@ -149,6 +148,31 @@ fn settings(config: &Config) -> [(u64, u64); 25] {
         (15, nanos(*registration_grace)),
         (16, *seed),
         (17, *incarnation),
+        (26, number_in(&STORE_POLICIES, *store_policy)),
+        (27, number_in(&PREFETCH_POLICIES, *prefetch_policy)),
+        (28, *prefetch_max as u64),
+        (29, *prefill_tokens_per_second),
+    ];
+    settings.into_iter().chain(settings_of_limits(limits)).collect()
+}
+
+fn settings_of_limits(limits: &Limits) -> [(u64, u64); 12] {
+    let Limits {
+        // Likewise.
+        work_units,
+        sessions,
+        lease_cells,
+        instances,
+        told,
+        tickets,
+        waits,
+        lent_ppm,
+        flights,
+        demotions,
+        demoting_ppm,
+        loads,
+    } = *limits;
+    [
         (18, work_units as u64),
         (19, sessions as u64),
         (20, lease_cells as u64),
@@ -157,6 +181,10 @@ fn settings(config: &Config) -> [(u64, u64); 25] {
         (23, tickets as u64),
         (24, waits as u64),
         (25, lent_ppm),
+        (30, flights as u64),
+        (31, demotions as u64),
+        (32, demoting_ppm),
+        (33, loads as u64),
     ]
 }
 
@@ -190,17 +218,25 @@ fn set(config: &mut Config, number: u64, value: u64) -> Option<()> {
         23 => limits.tickets = count?,
         24 => limits.waits = count?,
         25 => limits.lent_ppm = value,
+        26 => config.store_policy = *STORE_POLICIES.get(count?)?,
+        27 => config.prefetch_policy = *PREFETCH_POLICIES.get(count?)?,
+        28 => config.prefetch_max = count?,
+        29 => config.prefill_tokens_per_second = value,
+        30 => limits.flights = count?,
+        31 => limits.demotions = count?,
+        32 => limits.demoting_ppm = value,
+        33 => limits.loads = count?,
         _ => return None,
     }
     Some(())
 }
 
-fn number_in<T: PartialEq>(all: &[T], value: T) -> u64 {
+pub(super) fn number_in<T: PartialEq>(all: &[T], value: T) -> u64 {
     all.iter().position(|known| *known == value).expect("every variant is listed") as u64
 }
 
 /// 584 years are as good as for ever.
-fn nanos(time: Duration) -> u64 {
+pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -215,8 +251,10 @@ const HASHES: [HashAlgorithm; 2] = [HashAlgorithm::Blake3, HashAlgorithm::Sha256
 const MODES: [TransferModes; 3] =
     [TransferModes::Auto, TransferModes::EngineDriven, TransferModes::ServerDriven];
 const POOLS: [PoolKind; 2] = [PoolKind::Shared, PoolKind::Private];
-const POLICIES: [PolicyKind; 4] =
+pub(super) const POLICIES: [PolicyKind; 4] =
     [PolicyKind::Lru, PolicyKind::Arc, PolicyKind::IsolatedLru, PolicyKind::Noop];
+const STORE_POLICIES: [StorePolicy; 2] = [StorePolicy::Default, StorePolicy::SkipL1];
+const PREFETCH_POLICIES: [PrefetchPolicy; 2] = [PrefetchPolicy::Default, PrefetchPolicy::Retain];
 const MAGIC: [u8; 8] = *b"KVTIDREC";
 const WHAT: &str = "the header";
 
@@ -232,7 +270,10 @@ mod tests {
             seed: u64::MAX,
             read_ttl: Duration::from_millis(1500),
             wall_nanos: 1_796_007_464_000_000_000,
-            limits: Limits { work_units: 7, ..Limits::default() },
+            store_policy: StorePolicy::SkipL1,
+            prefetch_policy: PrefetchPolicy::Retain,
+            prefill_tokens_per_second: 5000,
+            limits: Limits { work_units: 7, loads: 9, ..Limits::default() },
             ..Config::default()
         };
         Header { recording: 9, tokens: true, writer: "0.1.0".into(), config }
@@ -265,8 +306,8 @@ mod tests {
             assert!(Header::read(&changed).is_err(), "byte {at}");
         }
         let mut newer = bytes;
-        newer[8] = 2;
+        newer[8] = 3;
         let fault = Header::read(&newer).expect_err("from the future");
-        assert_eq!(fault, Malformed { offset: 8, fault: Fault::Version { found: 2 } });
+        assert_eq!(fault, Malformed { offset: 8, fault: Fault::Version { found: 3 } });
     }
 }

@@ -5,9 +5,9 @@
 use super::bytes::{Fault, Input, Malformed, Write};
 use super::digest::{Digest, fold};
 use super::secret::Naming;
-use crate::effect::{Answer, Effect, OperatorAnswer, Outbox, Slot};
+use crate::effect::{Answer, Effect, Note, OperatorAnswer, Outbox, Slot};
 use crate::fact::{Fact, FactKey};
-use crate::names::ChunkHash;
+use crate::names::{ChunkHash, L2Key};
 use alloc::vec::Vec;
 use core::fmt;
 use smallvec::SmallVec;
@@ -19,6 +19,7 @@ pub struct Part<'a> {
     pub facts: &'a [Fact],
     pub keys: &'a [FactKey],
     pub slots: &'a [Slot],
+    pub l2_keys: &'a [L2Key],
 }
 
 impl<'a> Part<'a> {
@@ -29,6 +30,7 @@ impl<'a> Part<'a> {
             facts: &out.facts[facts..],
             keys: &out.keys,
             slots: &out.slots,
+            l2_keys: &out.l2_keys,
         }
     }
 }
@@ -174,7 +176,7 @@ impl fmt::Display for Outcome {
 }
 
 /// By number: what a recording calls an effect. Places are never given to another kind.
-const EFFECTS: [&str; 23] = [
+const EFFECTS: [&str; 35] = [
     "",
     "answer none",
     "answer bool",
@@ -198,6 +200,18 @@ const EFFECTS: [&str; 23] = [
     "receive slots",
     "operator answer",
     "operator answer full",
+    "probe",
+    "store object",
+    "load object",
+    "delete object",
+    "quarantine object",
+    "digest",
+    "scrub",
+    "cancel",
+    "note stored",
+    "note used",
+    "note removed",
+    "adapter closed",
 ];
 
 pub(super) fn kind_of_effect(effect: &Effect) -> u8 {
@@ -226,7 +240,20 @@ pub(super) fn kind_of_effect(effect: &Effect) -> u8 {
         Effect::Receive { .. } => 20,
         Effect::OperatorAnswer { answer: OperatorAnswer::Full(_), .. } => 22,
         Effect::OperatorAnswer { .. } => 21,
-        _ => todo!("recording of lower tiers"),
+        Effect::Probe { .. } => 23,
+        Effect::StoreObject { .. } => 24,
+        Effect::LoadObject { .. } => 25,
+        Effect::DeleteObject { quarantine: false, .. } => 26,
+        Effect::DeleteObject { quarantine: true, .. } => 27,
+        Effect::Digest { .. } => 28,
+        Effect::Scrub { .. } => 29,
+        Effect::Cancel { .. } => 30,
+        Effect::Note { note, .. } => match note {
+            Note::Stored { .. } => 31,
+            Note::Used => 32,
+            Note::Removed => 33,
+        },
+        Effect::AdapterClosed { .. } => 34,
     }
 }
 
@@ -250,12 +277,21 @@ fn value_of(effect: &Effect) -> u64 {
             OperatorAnswer::Removed(removed) => (*removed).into(),
             OperatorAnswer::Done | OperatorAnswer::Full(_) => 0,
         },
-        _ => todo!("recording of lower tiers"),
+        Effect::Probe { keys, .. } => u64::from(keys.end - keys.start),
+        Effect::StoreObject { place, .. }
+        | Effect::LoadObject { place, .. }
+        | Effect::Digest { place, .. } => place.bytes,
+        Effect::Scrub { bytes, .. } => *bytes,
+        Effect::Note { note: Note::Stored { bytes, .. }, .. } => *bytes,
+        Effect::DeleteObject { adapter, .. }
+        | Effect::Note { adapter, .. }
+        | Effect::AdapterClosed { adapter } => adapter.0.into(),
+        Effect::Cancel { .. } => 0,
     }
 }
 
 /// By number: what a recording calls a fact. Places are never given to another kind.
-const FACTS: [&str; 24] = [
+const FACTS: [&str; 37] = [
     "",
     "tenant named",
     "instance registered",
@@ -280,6 +316,19 @@ const FACTS: [&str; 24] = [
     "stored",
     "stale ending, clear or quota",
     "gauges",
+    "adapter named",
+    "adapter changed",
+    "L2 store submitted",
+    "L2 store ended",
+    "L2 store dropped",
+    "L2 lookup submitted",
+    "L2 lookup found",
+    "L2 load submitted",
+    "L2 load ended",
+    "L2 prefetch failed",
+    "L2 stored",
+    "L2 accessed",
+    "L2 removed",
 ];
 
 pub(super) fn kind_of_fact(fact: &Fact) -> u8 {
@@ -307,7 +356,19 @@ pub(super) fn kind_of_fact(fact: &Fact) -> u8 {
         Fact::Stored { .. } => 21,
         Fact::StaleEnding | Fact::Cleared { .. } | Fact::QuotaChanged => 22,
         Fact::Gauges(_) => 23,
-        _ => todo!("recording of lower tiers"),
+        Fact::AdapterNamed { .. } => 24,
+        Fact::AdapterChanged { .. } => 25,
+        Fact::L2StoreSubmitted { .. } => 26,
+        Fact::L2StoreEnded { .. } => 27,
+        Fact::L2StoreDropped { .. } => 28,
+        Fact::L2LookupSubmitted { .. } => 29,
+        Fact::L2LookupFound { .. } => 30,
+        Fact::L2LoadSubmitted { .. } => 31,
+        Fact::L2LoadEnded { .. } => 32,
+        Fact::L2PrefetchFailed { .. } => 33,
+        Fact::L2Stored { .. } => 34,
+        Fact::L2Accessed { .. } => 35,
+        Fact::L2Removed { .. } => 36,
     }
 }
 
@@ -324,7 +385,17 @@ fn keys_of(fact: &Fact) -> u64 {
         | Fact::Accessed { keys }
         | Fact::Evicted { keys, .. }
         | Fact::Retrieved { keys, .. }
-        | Fact::Stored { keys, .. } => keys.len(),
+        | Fact::Stored { keys, .. }
+        | Fact::L2StoreSubmitted { keys, .. }
+        | Fact::L2StoreEnded { keys, .. }
+        | Fact::L2StoreDropped { keys, .. }
+        | Fact::L2LoadSubmitted { keys, .. }
+        | Fact::L2LoadEnded { keys, .. }
+        | Fact::L2PrefetchFailed { keys, .. }
+        | Fact::L2Stored { keys, .. }
+        | Fact::L2Accessed { keys, .. }
+        | Fact::L2Removed { keys, .. } => keys.len(),
+        Fact::L2LookupSubmitted { keys, .. } | Fact::L2LookupFound { keys, .. } => u64::from(*keys),
         _ => 0,
     }
 }

@@ -2,12 +2,14 @@
 //! whatever the bytes are, it ends in entries and at most one fault, which says where it is.
 
 use super::bytes::{Fault, Input, Malformed};
-use super::events::{FINISH, KINDS, Reading, TOKENS};
+use super::events::{FINISH, KINDS, Reading, SCANNED, TOKENS};
 use super::frame::{self, Mark};
 use super::header::Header;
 use super::outcome::Outcome;
-use crate::event::Event;
+use super::tiers::Scan;
+use crate::event::{Event, Scanned};
 use crate::time::Instant;
+use alloc::vec::Vec;
 
 /// One part of a recording. Reading goes from the front to the back.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub struct Entry<'r> {
 #[derive(Clone, Debug)]
 pub enum Happened<'r> {
     Event(Event<'r>),
+    /// `Event::AdapterScanned`, in a form that owns its list.
+    Scanned(Scan<'r>),
     /// `Engine::finish`.
     Finish,
     /// Token ids of chunks of the event before, as msgpack encodes them.
@@ -53,6 +57,25 @@ pub enum Happened<'r> {
     Gap,
     /// The server ended.
     End,
+}
+
+impl Happened<'_> {
+    /// Whether an engine is told of it.
+    pub fn is_event(&self) -> bool {
+        matches!(self, Happened::Event(_) | Happened::Scanned(_) | Happened::Finish)
+    }
+
+    /// Shows the event that it is, if it is one.
+    pub fn with_event<T>(&self, show: impl FnOnce(&Event<'_>) -> T) -> Option<T> {
+        match self {
+            Happened::Event(event) => Some(show(event)),
+            Happened::Scanned(scan) => {
+                let found: Vec<Scanned<'_>> = scan.objects().collect();
+                Some(show(&Event::AdapterScanned { adapter: scan.adapter, found: &found }))
+            }
+            Happened::Finish | Happened::Tokens { .. } | Happened::Gap | Happened::End => None,
+        }
+    }
 }
 
 impl<'f> Reader<'f> {
@@ -158,6 +181,7 @@ impl<'f> Reader<'f> {
                 let encoded = entries.take(bytes.map_err(|_| value("tokens"))?, "tokens")?;
                 Happened::Tokens { first_chunk, chunks, encoded }
             }
+            SCANNED => Happened::Scanned(reading.scan(entries)?),
             kind => Happened::Event(reading.event(kind, entries)?),
         };
         let is_event = kind != TOKENS;
@@ -183,7 +207,7 @@ pub fn decode(file: &[u8]) -> Result<u64, Malformed> {
     let (_, mut reader) = Reader::new(file)?;
     let mut events = 0;
     while let Some(entry) = reader.next_entry()? {
-        events += u64::from(matches!(entry.happened, Happened::Event(_) | Happened::Finish));
+        events += u64::from(entry.happened.is_event());
     }
     Ok(events)
 }

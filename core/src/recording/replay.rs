@@ -9,6 +9,8 @@ use super::secret::Numbered;
 use crate::config::Config;
 use crate::effect::Outbox;
 use crate::engine::Engine;
+use crate::event::Event;
+use crate::names::ChunkHash;
 use crate::time::Instant;
 use alloc::boxed::Box;
 use core::fmt;
@@ -57,18 +59,21 @@ impl Replay {
             (self.frame, self.digest) = (Some(entry.frame), Digest::START);
         }
         self.out.clear();
-        let hashes = match &entry.happened {
+        let Replay { engine, out, .. } = self;
+        let mut hashes: &[ChunkHash] = &[];
+        match &entry.happened {
             Happened::Event(event) => {
-                let hashes = hashes_of(event);
-                self.engine.handle(entry.at, event.clone(), &mut self.out);
-                hashes
+                hashes = hashes_of(event);
+                engine.handle(entry.at, event.clone(), out);
             }
-            Happened::Finish => {
-                self.engine.finish(entry.at, &mut self.out);
-                &[]
+            Happened::Finish => engine.finish(entry.at, out),
+            scanned => {
+                let told = |event: &Event<'_>| engine.handle(entry.at, event.clone(), out);
+                if scanned.with_event(told).is_none() {
+                    return Ok(());
+                }
             }
-            Happened::Tokens { .. } | Happened::Gap | Happened::End => return Ok(()),
-        };
+        }
         let part = Part::since((0, 0), &self.out);
         let now = Outcome::of(&mut self.digest, &Numbered, hashes, &part);
         match &entry.outcome {

@@ -1,4 +1,4 @@
-//! What stands for a chunk, a request and a salt in a recording: SipHash-2-4 under a secret that is
+//! What stands for a chunk, a request, a salt and a digest in a recording: SipHash-2-4 under a secret that is
 //! never written. Its one invariant: equal things have equal numbers within one run of a server, in
 //! its recording and its dumps, and nobody who has no more than the files can say which thing a
 //! number stands for, or check a guess. Whoever could send requests to the server meanwhile can
@@ -12,6 +12,8 @@ pub trait Naming {
     fn request(&self, request: &str) -> u64;
     /// 0 for the empty salt, which says nothing.
     fn salt(&self, salt: &str) -> u64;
+    /// Of the digest of an object's bytes: whoever can compute those could check a guess with it.
+    fn digest(&self, digest: u32) -> u32;
 }
 
 /// The key of one run.
@@ -49,6 +51,10 @@ impl Naming for Secret {
     fn salt(&self, salt: &str) -> u64 {
         if salt.is_empty() { 0 } else { hash(self.low, self.high ^ SALTS, salt.as_bytes()) }
     }
+
+    fn digest(&self, digest: u32) -> u32 {
+        hash(self.low, self.high ^ DIGESTS, &digest.to_le_bytes()) as u32
+    }
 }
 
 /// The names of a recording that is run again: they are numbers already.
@@ -66,6 +72,10 @@ impl Naming for Numbered {
 
     fn salt(&self, salt: &str) -> u64 {
         u64::from_str_radix(salt, 16).unwrap_or(0)
+    }
+
+    fn digest(&self, digest: u32) -> u32 {
+        digest
     }
 }
 
@@ -149,6 +159,7 @@ fn halves(bytes: &[u8; 16]) -> (u64, u64) {
 const CHUNKS: u64 = 1;
 const REQUESTS: u64 = 2;
 const SALTS: u64 = 3;
+const DIGESTS: u64 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -179,6 +190,10 @@ mod tests {
         assert_ne!(one.request("r-1"), other.request("r-1"));
         assert_ne!(one.request("r-1"), one.salt("r-1"), "each kind has a key of its own");
         assert_eq!((one.salt(""), Numbered.salt("")), (0, 0));
+        assert_eq!(one.digest(7), one.digest(7));
+        assert_ne!(one.digest(7), one.digest(8));
+        assert_ne!((one.digest(7), other.digest(7)), (7, 7));
+        assert_eq!(Numbered.digest(7), 7);
     }
 
     #[test]

@@ -24,8 +24,17 @@ impl EventName {
             Event::OperatorAsked { ask: OperatorAsk::Clear { .. }, .. } => 6,
             Event::OperatorAsked { ask: OperatorAsk::QuotaSet { .. }, .. } => 7,
             Event::OperatorAsked { ask: OperatorAsk::QuotaRemove { .. }, .. } => 8,
+            Event::OperatorAsked { ask: OperatorAsk::AdapterRemove { .. }, .. } => 32,
             Event::Asked { ask, .. } => index_of(ask),
-            _ => todo!("lower tiers"),
+            Event::AdapterAdded { .. } => 23,
+            Event::AdapterScanned { .. } => 24,
+            Event::AdapterScanEnded { .. } => 25,
+            Event::ProbeEnded { .. } => 26,
+            Event::StoreEnded { .. } => 27,
+            Event::LoadEnded { .. } => 28,
+            Event::DeleteEnded { .. } => 29,
+            Event::DigestEnded { .. } => 30,
+            Event::ScrubEnded { .. } => 31,
         })
     }
 
@@ -64,7 +73,7 @@ fn index_of(ask: &Ask<'_>) -> u8 {
 }
 
 /// By index; the first is that of no event.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 33] = [
     "",
     "tick",
     "connection_ended",
@@ -88,6 +97,16 @@ const NAMES: [&str; 23] = [
     "prepare_retrieve",
     "commit_retrieve",
     "clear",
+    "adapter_added",
+    "adapter_scanned",
+    "adapter_scan_ended",
+    "probe_ended",
+    "store_ended",
+    "load_ended",
+    "delete_ended",
+    "digest_ended",
+    "scrub_ended",
+    "operator_adapter_remove",
 ];
 
 /// The last events, oldest overwritten first.
@@ -154,6 +173,14 @@ mod tests {
             ask: OperatorAsk::Clear { force: false },
         };
         assert_eq!(EventName::of(&clear).text(), "operator_clear");
+        let adapter = kvtide_core::names::AdapterId(0);
+        let ended = Event::AdapterScanEnded { adapter };
+        assert_eq!(EventName::of(&ended).text(), "adapter_scan_ended");
+        let remove = Event::OperatorAsked {
+            operator: kvtide_core::names::Operator(0),
+            ask: OperatorAsk::AdapterRemove { adapter },
+        };
+        assert_eq!(EventName::of(&remove).text(), "operator_adapter_remove");
         assert_eq!(EventName(index_of(&Ask::Clear { force: true })).text(), "clear");
         assert_eq!(EventName(index_of(&Ask::Ping { instance: None })).text(), "ping");
         let wait = Ask::WaitPrefetch { request: "", wait: kvtide_core::time::Duration::ZERO };

@@ -1,6 +1,6 @@
 //! What a recording holds, counted, and what its engine came to.
 
-use kvtide_core::recording::{Entry, Happened, Replay};
+use kvtide_core::recording::{Entry, Replay};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ impl Counts {
     pub fn add(&mut self, entry: &Entry<'_>) {
         self.first_nanos.get_or_insert(entry.at.0);
         self.last_nanos = entry.at.0;
-        if !matches!(entry.happened, Happened::Event(_) | Happened::Finish) {
+        if !entry.happened.is_event() {
             return;
         }
         *self.by_kind.entry(entry.kind).or_default() += 1;

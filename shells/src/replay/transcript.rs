@@ -3,6 +3,7 @@
 use super::counts::seconds;
 use super::flags::ReplayFlags;
 use kvtide_core::event::{Ask, Event, Keys, OperatorAsk};
+use kvtide_core::names::Ticket;
 use kvtide_core::recording::{Entry, Happened};
 use std::collections::VecDeque;
 use std::str::EscapeDebug;
@@ -63,6 +64,9 @@ pub fn line(entry: &Entry<'_>) -> String {
     let (at, number, kind) = (seconds(entry.at.0), entry.number, entry.kind);
     let details = match &entry.happened {
         Happened::Event(event) => describe(event),
+        Happened::Scanned(scan) => {
+            format!(" adapter={} {} objects", scan.adapter.0, scan.objects().len())
+        }
         Happened::Finish | Happened::Gap | Happened::End => String::new(),
         Happened::Tokens { first_chunk, chunks, encoded } => {
             return format!(
@@ -88,22 +92,43 @@ fn describe(event: &Event<'_>) -> String {
         Event::ConnectionEnded { connection } => {
             format!(" c{}.{}", connection.0.index, connection.0.generation)
         }
-        Event::SendEnded { ticket, outcome } => {
-            format!(" t{}.{} {outcome:?}", ticket.0.index, ticket.0.generation)
-        }
+        Event::SendEnded { ticket, outcome } => format!("{} {outcome:?}", named(*ticket)),
         Event::ReceiveEnded { ticket, complete, outcome } => {
-            let (index, generation) = (ticket.0.index, ticket.0.generation);
-            format!(" t{index}.{generation} {complete} chunks {outcome:?}")
+            format!("{} {complete} chunks {outcome:?}", named(*ticket))
         }
         Event::ArenaGrown { bytes } => format!(" to {bytes} bytes"),
         Event::OperatorAsked { ask, .. } => match ask {
             OperatorAsk::Clear { force } => format!(" force={force}"),
             OperatorAsk::QuotaSet { salt, bytes } => format!(" salt={salt} {bytes} bytes"),
             OperatorAsk::QuotaRemove { salt } => format!(" salt={salt}"),
-            _ => todo!("lower tiers"),
+            OperatorAsk::AdapterRemove { adapter } => format!(" adapter={}", adapter.0),
         },
-        _ => todo!("lower tiers"),
+        Event::AdapterAdded { adapter, setup } => {
+            let (name, bytes) = (plain(setup.name), setup.capacity_bytes);
+            format!(" adapter={} {name} {bytes} bytes", adapter.0)
+        }
+        Event::AdapterScanned { adapter, found } => {
+            format!(" adapter={} {} objects", adapter.0, found.len())
+        }
+        Event::AdapterScanEnded { adapter } => format!(" adapter={}", adapter.0),
+        Event::ProbeEnded { ticket, found: None } => format!("{} nobody knows", named(*ticket)),
+        Event::ProbeEnded { ticket, found: Some(found) } => {
+            let there = found.iter().flatten().count();
+            format!("{} {there} of {} there", named(*ticket), found.len())
+        }
+        Event::StoreEnded { ticket, outcome } => format!("{} {outcome:?}", named(*ticket)),
+        Event::LoadEnded { ticket, outcome } => format!("{} {outcome:?}", named(*ticket)),
+        Event::DeleteEnded { ticket, outcome } => format!("{} {outcome:?}", named(*ticket)),
+        Event::DigestEnded { ticket, digest } => format!("{} {digest:08x}", named(*ticket)),
+        Event::ScrubEnded { ticket, digest: None } => format!("{} unreadable", named(*ticket)),
+        Event::ScrubEnded { ticket, digest: Some(digest) } => {
+            format!("{} {digest:08x}", named(*ticket))
+        }
     }
+}
+
+fn named(ticket: Ticket) -> String {
+    format!(" t{}.{}", ticket.0.index, ticket.0.generation)
 }
 
 fn describe_ask(ask: &Ask<'_>) -> String {

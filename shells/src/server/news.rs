@@ -6,6 +6,7 @@
 //! them. Texts of a peer are escaped and cut, and refusals that repeat are told once a minute.
 
 mod summary;
+mod tiers;
 
 use crate::telemetry::FactBatch;
 use kvtide_core::effect::Refusal;
@@ -13,6 +14,7 @@ use kvtide_core::fact::{Fact, InstanceEnd};
 use kvtide_core::names::InstanceId;
 use kvtide_core::time::{Duration, Instant};
 use summary::Summary;
+use tiers::Tiers;
 
 /// What is to be told.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,7 @@ pub struct News {
     lost: u64,
     refusals: Refusals,
     comings: Pace,
+    tiers: Tiers,
     summary: Summary,
 }
 
@@ -39,8 +42,8 @@ impl News {
     pub fn new(options: NewsOptions) -> News {
         let NewsOptions { chunk_size, lines, extra_every } = options;
         let summary = Summary::new(extra_every);
-        let (refusals, comings) = Default::default();
-        News { chunk_size, lines, lost: 0, refusals, comings, summary }
+        let (refusals, comings) = (Refusals::default(), Pace::new(COMINGS_MAX));
+        News { chunk_size, lines, lost: 0, refusals, comings, tiers: Tiers::new(), summary }
     }
 
     pub fn tell(&mut self, batch: &FactBatch) {
@@ -60,6 +63,7 @@ impl News {
                 continue;
             }
             self.line(fact, batch.at);
+            self.tiers.tell(fact, batch);
         }
     }
 
@@ -186,29 +190,33 @@ impl Refusals {
 }
 
 /// So many lines in a minute.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pace {
     began: Instant,
     lines: usize,
+    lines_max: usize,
 }
 
 impl Pace {
+    fn new(lines_max: usize) -> Pace {
+        Pace { began: Instant::ZERO, lines: 0, lines_max }
+    }
+
     fn telling(&mut self, now: Instant) -> Telling {
         if now.since(self.began) >= TELL_EVERY {
-            *self = Pace { began: now, lines: 0 };
+            (self.began, self.lines) = (now, 0);
         }
         self.lines += 1;
-        match self.lines {
-            ..=COMINGS_MAX => Telling::Line,
-            COMINGS_OVER => Telling::Summary,
-            _ => Telling::Nothing,
+        match self.lines.checked_sub(self.lines_max) {
+            None | Some(0) => Telling::Line,
+            Some(1) => Telling::Summary,
+            Some(_) => Telling::Nothing,
         }
     }
 }
 
 /// Lines about instances that come and go, in a minute: a fleet of a few hundred that restarts.
 const COMINGS_MAX: usize = 1024;
-const COMINGS_OVER: usize = COMINGS_MAX + 1;
 /// Characters of a peer's text in one line.
 const SHOWN_CHARS_MAX: usize = 128;
 /// Refusals that are remembered, and lines about them in a minute.
@@ -240,7 +248,7 @@ mod tests {
 
     #[test]
     fn who_comes_and_goes_without_end_brings_a_bounded_number_of_lines() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(COMINGS_MAX);
         let mut count = [0; 3];
         for _ in 0..10_000 {
             count[pace.telling(Instant::from_secs(1)) as usize] += 1;

@@ -1,10 +1,12 @@
-//! The rows, in the order of `Metric`.
+//! The rows, in the order of `Metric`: those of L1 and of everything else, then those of lower
+//! tiers.
 
+use super::tier_rows::TIER_ROWS;
 use super::{Definition, Kind, Metric};
 use crate::limits::TENANTS_MAX;
 
 /// `D` of spec/metrics §1.5: what the SDKs take when nobody says otherwise.
-const DEFAULT_BUCKETS: &[f64] = &[
+pub(super) const DEFAULT_BUCKETS: &[f64] = &[
     0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0,
     10000.0,
 ];
@@ -14,23 +16,23 @@ const LIFE_BUCKETS: &[f64] =
 /// `L300`: the same, where nothing is older than 300 s.
 const LIFE_BUCKETS_CAPPED: &[f64] = &[1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0];
 /// Seconds of one transfer, from memory speed to a stuck client.
-const TRANSFER_BUCKETS: &[f64] =
+pub(super) const TRANSFER_BUCKETS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// Label sets of a row whose labels come from fixed lists.
-const FIXED_SERIES_MAX: usize = 64;
+pub(super) const FIXED_SERIES_MAX: usize = 64;
 /// Operations times faults.
 const FAULT_SERIES_MAX: usize = 1024;
 
 const L1: &[&str] = &["l1_tag"];
 const L1_SALT: &[&str] = &["cache_salt", "l1_tag"];
 const L1_BACKEND: &[&str] = &["backend", "l1_tag"];
-const SALT: &[&str] = &["cache_salt"];
+pub(super) const SALT: &[&str] = &["cache_salt"];
 const TENANT: &[&str] = &["cache_salt", "model_name"];
 const WHY: &[&str] = &["why"];
 
 /// A row without labels; the others are made from it.
-const fn row(
+pub(super) const fn row(
     metric: Metric,
     meter: &'static str,
     name: &'static str,
@@ -42,12 +44,12 @@ const fn row(
 }
 
 impl Definition {
-    const fn by(self, labels: &'static [&'static str], series_max: usize) -> Definition {
+    pub(super) const fn by(self, labels: &'static [&'static str], series_max: usize) -> Definition {
         Definition { labels, series_max, ..self }
     }
 }
 
-const fn counter(
+pub(super) const fn counter(
     metric: Metric,
     meter: &'static str,
     name: &'static str,
@@ -57,7 +59,7 @@ const fn counter(
     row(metric, meter, name, unit, Kind::Counter, help)
 }
 
-const fn gauge(
+pub(super) const fn gauge(
     metric: Metric,
     meter: &'static str,
     name: &'static str,
@@ -66,7 +68,7 @@ const fn gauge(
     row(metric, meter, name, "", Kind::Gauge, help)
 }
 
-const fn seconds(
+pub(super) const fn seconds(
     metric: Metric,
     meter: &'static str,
     name: &'static str,
@@ -77,14 +79,28 @@ const fn seconds(
 }
 
 /// The table. "Chunks" of the `lmcache_*` rows are object keys: one per chunk, rank and group.
-pub static TABLE: [Definition; 55] = [
+pub static TABLE: [Definition; UPPER_ROWS.len() + TIER_ROWS.len()] = {
+    let mut all = [UPPER_ROWS[0]; UPPER_ROWS.len() + TIER_ROWS.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = match at.checked_sub(UPPER_ROWS.len()) {
+            Some(lower) => TIER_ROWS[lower],
+            None => UPPER_ROWS[at],
+        };
+        at += 1;
+    }
+    all
+};
+
+const UPPER_ROWS: [Definition; 55] = [
     // Rows 1 to 5.
     counter(
         Metric::L1Read,
         "lmcache.l1",
         "lmcache_mp.l1_read",
         "chunks",
-        "Object keys whose read leases in L1 were given back, unused leases of lookups included.",
+        "Object keys whose read leases in L1 were given back, unused leases of lookups included, \
+         and those that were read to be stored below L1.",
     )
     .by(L1_SALT, TENANTS_MAX),
     counter(
@@ -182,7 +198,7 @@ pub static TABLE: [Definition; 55] = [
         "lmcache_mp.health",
         "lmcache_mp.l1_read_failure",
         "chunks",
-        "Object keys that a retrieve asked for and could not read.",
+        "Object keys that could not be read: by a retrieve, or for a store below L1.",
     )
     .by(&["during", "model_name", "reason"], TENANTS_MAX),
     // Rows 27 and 28.

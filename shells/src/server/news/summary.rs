@@ -185,8 +185,15 @@ mod tests {
     use kvtide_core::names::TenantId;
 
     fn lookup(requested_chunks: u32, hit_chunks: u32) -> Fact {
-        let (hit_keys, stop) = (hit_chunks, LookupStop::Complete);
-        Fact::LookupTaken { tenant: TenantId(0), requested_chunks, hit_chunks, hit_keys, stop }
+        Fact::LookupTaken {
+            tenant: TenantId(0),
+            requested_chunks,
+            hit_chunks,
+            l1_hit_chunks: hit_chunks,
+            hit_keys: hit_chunks,
+            l1_hit_keys: hit_chunks,
+            stop: LookupStop::Complete,
+        }
     }
 
     fn moved(stored: bool, bytes: u64) -> Fact {
