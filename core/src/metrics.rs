@@ -203,6 +203,7 @@ impl Fold {
             | Fact::L2PrefetchFailed { .. }
             | Fact::L2Stored { .. }
             | Fact::L2Accessed { .. }
+            | Fact::L2ScanSkipped { .. }
             | Fact::L2Removed { .. } => self.fold_tier(at, fact, keys, out),
         }
     }
@@ -250,6 +251,9 @@ impl Fold {
             }
             Fact::L2Removed { adapter, keys: range, why } => {
                 tiers.removed((*adapter, range.of(keys)), *why, tenants, out);
+            }
+            Fact::L2ScanSkipped { adapter, objects } => {
+                tiers.scan_skipped(*adapter, *objects, out);
             }
             // Told by the ends of stores and loads; only cache events need these.
             _ => {}

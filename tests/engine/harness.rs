@@ -639,6 +639,7 @@ pub fn keys_of(fact: &Fact) -> Option<KeyRange> {
         | Fact::LookupSkipped { .. }
         | Fact::AdapterNamed { .. }
         | Fact::AdapterChanged { .. }
+        | Fact::L2ScanSkipped { .. }
         | Fact::L2LookupSubmitted { .. }
         | Fact::L2LookupFound { .. }
         | Fact::StaleEnding

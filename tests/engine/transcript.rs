@@ -387,6 +387,7 @@ impl Transcript {
             Fact::Gauges(_) => "gauges".into(),
             Fact::AdapterNamed { .. }
             | Fact::AdapterChanged { .. }
+            | Fact::L2ScanSkipped { .. }
             | Fact::L2StoreSubmitted { .. }
             | Fact::L2StoreEnded { .. }
             | Fact::L2StoreDropped { .. }

@@ -126,6 +126,9 @@ pub(super) fn tier_fact(fact: &Fact, names: &str) -> String {
         Fact::AdapterNamed { adapter, name } => {
             format!("first mention of {}: {name}", adapter_name(*adapter))
         }
+        Fact::L2ScanSkipped { adapter, objects } => {
+            format!("{objects} objects of {} cannot be served", adapter_name(*adapter))
+        }
         Fact::AdapterChanged { adapter, state } => {
             let state = match state {
                 AdapterState::Scanning => "serves, and is still being looked through",

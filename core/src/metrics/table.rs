@@ -90,6 +90,7 @@ pub enum Metric {
     L2PrefetchAdapters,
     OwnL2StoreEnds,
     OwnL2StoreDrops,
+    OwnL2ScanSkipped,
     OwnL2LoadEnds,
     OwnL2Removals,
     OwnL2DigestMismatches,

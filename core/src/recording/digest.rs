@@ -235,6 +235,7 @@ impl<N: Naming> Folder<'_, N> {
             Fact::L2PrefetchFailed { keys, why } => self.keys(*keys, *why as u32, part),
             Fact::AdapterNamed { .. }
             | Fact::AdapterChanged { .. }
+            | Fact::L2ScanSkipped { .. }
             | Fact::L2StoreSubmitted { .. }
             | Fact::L2StoreEnded { .. }
             | Fact::L2StoreDropped { .. }

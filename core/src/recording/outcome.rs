@@ -291,7 +291,7 @@ fn value_of(effect: &Effect) -> u64 {
 }
 
 /// By number: what a recording calls a fact. Places are never given to another kind.
-const FACTS: [&str; 37] = [
+const FACTS: [&str; 38] = [
     "",
     "tenant named",
     "instance registered",
@@ -329,6 +329,7 @@ const FACTS: [&str; 37] = [
     "L2 stored",
     "L2 accessed",
     "L2 removed",
+    "L2 scan skipped",
 ];
 
 pub(super) fn kind_of_fact(fact: &Fact) -> u8 {
@@ -369,6 +370,7 @@ pub(super) fn kind_of_fact(fact: &Fact) -> u8 {
         Fact::L2Stored { .. } => 34,
         Fact::L2Accessed { .. } => 35,
         Fact::L2Removed { .. } => 36,
+        Fact::L2ScanSkipped { .. } => 37,
     }
 }
 

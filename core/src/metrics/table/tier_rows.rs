@@ -12,7 +12,7 @@ const WHY: &[&str] = &["l2_name", "why"];
 /// Adapters times causes.
 const CAUSE_SERIES_MAX: usize = 8 * ADAPTERS_MAX;
 
-pub(super) const TIER_ROWS: [Definition; 35] = [
+pub(super) const TIER_ROWS: [Definition; 36] = [
     // Rows 12 to 17.
     counter(
         Metric::L2StoreSubmitted,
@@ -197,6 +197,13 @@ pub(super) const TIER_ROWS: [Definition; 35] = [
         "Objects that were not stored in an adapter, by cause.",
     )
     .by(WHY, CAUSE_SERIES_MAX),
+    counter(
+        Metric::OwnL2ScanSkipped,
+        "kvtide",
+        "kvtide.l2_scan_skipped",
+        "",
+        "Objects that lay in an adapter when it joined and are not served.",
+    ),
     counter(
         Metric::OwnL2LoadEnds,
         "kvtide",

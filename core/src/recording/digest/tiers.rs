@@ -57,6 +57,9 @@ impl<N: Naming> Folder<'_, N> {
             Fact::AdapterChanged { adapter, state } => {
                 return digest.pair(adapter.0.into(), *state as u32);
             }
+            Fact::L2ScanSkipped { adapter, objects } => {
+                return digest.pair(adapter.0.into(), *objects);
+            }
             Fact::L2LookupSubmitted { tenant, keys, adapters } => {
                 digest.word(tenant.0.into());
                 return digest.pair(*keys, *adapters);
