@@ -112,6 +112,7 @@ impl Engine {
             Event::Tick => self.tick(out),
             Event::Asked { reply, ask } => self.ask(reply, ask, out),
             Event::ConnectionEnded { connection } => {
+                self.sessions.connection_ended(connection);
                 let mut turn = turn!(self, out);
                 self.copies.connection_ended(&mut turn, connection);
             }
