@@ -113,8 +113,7 @@ impl Engine {
             Event::Asked { reply, ask } => self.ask(reply, ask, out),
             Event::ConnectionEnded { connection } => {
                 self.sessions.connection_ended(connection);
-                let mut turn = turn!(self, out);
-                self.copies.connection_ended(&mut turn, connection);
+                self.copies.connection_ended(&mut turn!(self, out), connection);
             }
             Event::SendEnded { ticket, outcome } => {
                 let mut turn = turn!(self, out);

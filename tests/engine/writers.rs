@@ -69,8 +69,8 @@ fn f25_an_ending_that_comes_twice_is_counted_and_changes_nothing() {
     assert_eq!(bench.hit(&worker, "r", &prompt), 1);
 }
 
-// An ending that named the ticket of another kind took the ticket away: the copy that it belonged to
-// was pinned for good, and its client never answered.
+// An ending that named the ticket of another kind took the ticket away: the copy that it belonged
+// to was pinned for good, and its client never answered.
 #[test]
 fn i6_an_ending_of_another_kind_is_stale_and_ends_nothing() {
     let (mut bench, [worker, _], prompt) = pair(8);

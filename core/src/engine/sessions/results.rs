@@ -1,5 +1,5 @@
-//! A lookup's result: handed out once, to a poll, a parked wait or a release. A wait whose connection
-//! has ended gets none: it would be lost.
+//! A lookup's result: handed out once, to a poll, a parked wait or a release. A wait whose
+//! connection has ended gets none: it would be lost.
 
 use super::{Phase, Sessions, Wait};
 use crate::effect::Answer;
