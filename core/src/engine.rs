@@ -126,8 +126,8 @@ impl Engine {
             Event::Tick => self.tick(out),
             Event::Asked { reply, ask } => self.ask(reply, ask, out),
             Event::ConnectionEnded { connection } => {
-                let mut turn = turn!(self, out);
-                self.copies.connection_ended(&mut turn, connection);
+                self.sessions.connection_ended(connection);
+                self.copies.connection_ended(&mut turn!(self, out), connection);
             }
             Event::SendEnded { ticket, outcome } => {
                 let mut turn = turn!(self, out);

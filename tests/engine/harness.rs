@@ -216,6 +216,8 @@ pub struct Bench {
     pub longest: usize,
     pub transcript: Option<Transcript>,
     unanswered: BTreeSet<Reply>,
+    /// Those of them that may be parked: they end with their connection.
+    waits: BTreeSet<Reply>,
     requests: u32,
     out: Outbox,
 }
@@ -239,6 +241,7 @@ impl Bench {
             longest: 0,
             transcript: None,
             unanswered: BTreeSet::new(),
+            waits: BTreeSet::new(),
             requests: 0,
             out: Outbox::default(),
         }
@@ -252,6 +255,17 @@ impl Bench {
         };
         if let Some(reply) = asked {
             assert!(self.unanswered.insert(reply), "a request is asked once: {reply:?}");
+        }
+        match &event {
+            Event::Asked { reply, ask: Ask::WaitPrefetch { .. } } => {
+                self.waits.insert(*reply);
+            }
+            Event::ConnectionEnded { connection } => {
+                let waits = &self.waits;
+                let is_over = |reply: &Reply| reply.connection == *connection;
+                self.unanswered.retain(|reply| !(is_over(reply) && waits.contains(reply)));
+            }
+            _ => {}
         }
         let is_tick = matches!(event, Event::Tick);
         let own = match &event {

@@ -1,6 +1,6 @@
 //! Lookups that take several turns: their results, their waits, and what may come in between.
 
-use crate::harness::{Bench, Got, Worker, config, prompt, scheduler};
+use crate::harness::{Bench, Got, Worker, config, connection, prompt, scheduler};
 use kvtide_core::config::Config;
 use kvtide_core::effect::Answer;
 use kvtide_core::effect::Outbox;
@@ -95,6 +95,42 @@ fn i10_a_wait_is_parked_until_its_lookup_is_decided() {
     assert_eq!(bench.status().parked_waits, 0);
     assert_eq!(wait(&mut bench, "r", 5), Got::Answer(Answer::Count(0)), "it was taken");
     assert_eq!(bench.unanswered(), 0);
+}
+
+// A wait outlived its connection and was given the result: the scheduler that came back and asked
+// again was told 0, and the request computed what was cached.
+#[test]
+fn i14_a_wait_whose_connection_has_ended_takes_no_result() {
+    let (mut bench, worker, prompt) = stocked(slow(|_| {}));
+    bench.lookup(&worker, "r", &prompt, 1);
+    assert_eq!(wait(&mut bench, "r", 5), Got::Nothing);
+    let ask = Ask::WaitPrefetch { request: "r", wait: Duration::from_secs(5) };
+    assert_eq!(bench.ask(connection(8), ask), Got::Nothing);
+    assert_eq!(bench.status().parked_waits, 2);
+    bench.handle(Event::ConnectionEnded { connection: scheduler() });
+    bench.settle();
+    assert_eq!(late(&mut bench), [Answer::Count(CHUNKS as u64)], "the other one is there");
+    assert_eq!(bench.status().parked_waits, 0);
+
+    bench.lookup(&worker, "s", &prompt, 1);
+    let ask = Ask::WaitPrefetch { request: "s", wait: Duration::from_secs(5) };
+    assert_eq!(bench.ask(connection(8), ask), Got::Nothing);
+    bench.handle(Event::ConnectionEnded { connection: connection(8) });
+    bench.settle();
+    assert_eq!(late(&mut bench), [], "nobody is told");
+    assert_eq!([bench.query("s"), bench.query("s")], [Some(CHUNKS as u64), Some(0)]);
+}
+
+#[test]
+fn i10_a_wait_whose_connection_has_ended_runs_out_in_silence() {
+    let (mut bench, worker, prompt) = stocked(slow(|_| {}));
+    bench.lookup(&worker, "r", &prompt, 1);
+    assert_eq!(wait(&mut bench, "r", 2), Got::Nothing);
+    bench.handle(Event::ConnectionEnded { connection: scheduler() });
+    bench.now = bench.now + Duration::from_secs(3);
+    bench.handle(Event::Tick);
+    assert_eq!(bench.status().parked_waits, 0);
+    assert_eq!(late(&mut bench), []);
 }
 
 #[test]

@@ -69,6 +69,37 @@ fn f25_an_ending_that_comes_twice_is_counted_and_changes_nothing() {
     assert_eq!(bench.hit(&worker, "r", &prompt), 1);
 }
 
+// An ending that named the ticket of another kind took the ticket away: the copy that it belonged
+// to was pinned for good, and its client never answered.
+#[test]
+fn i6_an_ending_of_another_kind_is_stale_and_ends_nothing() {
+    let (mut bench, [worker, _], prompt) = pair(8);
+    let (ticket, _) = bench.commit_inline(&worker, &prompt, 0..3).receiving();
+    bench.take_told();
+    let stale = |bench: &mut Bench| {
+        let told = bench.take_told();
+        assert_eq!(told.iter().map(|told| &told.fact).collect::<Vec<_>>(), [&Fact::StaleEnding]);
+        assert!(bench.late.is_empty(), "nobody is answered");
+        bench.status().stale_endings
+    };
+    bench.end_send(ticket);
+    assert_eq!(stale(&mut bench), 1);
+    bench.end_receive(ticket, 3, BodyOutcome::Whole);
+    let answers: Vec<Answer> = bench.late.drain(..).map(|(_, answer)| answer).collect();
+    assert_eq!(answers, [Answer::Bool(true)], "the body ends by its own ending");
+
+    assert_eq!(bench.hit(&worker, "r", &prompt), 3);
+    let ticket = bench.prepare_retrieve(&worker, "r", &prompt, 0..3).sent();
+    bench.take_told();
+    bench.end_receive(ticket, 3, BodyOutcome::Whole);
+    assert_eq!(stale(&mut bench), 2);
+    bench.end_send(ticket);
+    let told = bench.take_told();
+    assert!(told.iter().any(|told| matches!(told.fact, Fact::Retrieved { .. })));
+    bench.end_session("r");
+    bench.assert_quiet();
+}
+
 #[test]
 fn i6_a_late_commit_publishes_neither_its_own_bytes_nor_the_next_writers() {
     let (mut bench, [slow, other], prompt) = pair(8);

@@ -118,6 +118,16 @@ struct Owned {
     wrote_slots: bool,
 }
 
+impl Owner {
+    fn sending(&self) -> Option<SlotName> {
+        if let Owner::Send(name) = self { Some(*name) } else { None }
+    }
+
+    fn receiving(&self) -> Option<SlotName> {
+        if let Owner::Receive(name) = self { Some(*name) } else { None }
+    }
+}
+
 /// Which instance asks, as its registration says.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
@@ -270,14 +280,22 @@ impl Copies {
         Ticket(self.tickets.insert(owner).expect("two tickets per copy have room"))
     }
 
-    /// A ticket that has ended before changes nothing and is counted.
-    fn end_ticket(&mut self, turn: &mut Turn, ticket: Ticket) -> Option<Owner> {
-        let owner = self.tickets.remove(ticket.0);
-        if owner.is_none() {
+    /// Ends a ticket whose owner is the copy that `copy_of` finds in it. One that has ended before,
+    /// or is of another kind than its ending, changes nothing and is counted.
+    fn end_ticket(
+        &mut self,
+        turn: &mut Turn,
+        ticket: Ticket,
+        copy_of: fn(&Owner) -> Option<SlotName>,
+    ) -> Option<SlotName> {
+        let copy = self.tickets.find(ticket.0).and_then(copy_of);
+        if copy.is_none() {
             self.stale_endings += 1;
             turn.out.tell(Fact::StaleEnding);
+            return None;
         }
-        owner
+        self.tickets.remove(ticket.0);
+        copy
     }
 
     /// Whatever has this ticket's place now.

@@ -24,7 +24,7 @@ use crate::event::Keys;
 use crate::fact::{EarlyExit, Fact, LeaseEnd, LookupStop, ReadFailure, RequestFault};
 use crate::limits::{MODEL_BYTES_MAX, REQUEST_ID_BYTES_MAX, SALT_CHARS_MAX, WORLD_SIZE_MAX};
 use crate::map_with_capacity;
-use crate::names::{ChunkHash, KvRank, Layout, ObjectId, Reply, ScopeId, TenantId};
+use crate::names::{ChunkHash, Connection, KvRank, Layout, ObjectId, Reply, ScopeId, TenantId};
 use crate::slots::{SlotName, Slots};
 use crate::time::Instant;
 use alloc::sync::Arc;
@@ -105,7 +105,15 @@ pub(crate) struct Session {
     #[cfg(feature = "planted")]
     probed: crate::engine::l1::Probes,
     #[cfg(feature = "planted")]
-    taken_over: Option<crate::names::Connection>,
+    taken_over: Option<Connection>,
+}
+
+/// Waits that are parked over one connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parked {
+    waits: u32,
+    /// Nobody is there any more to be told: they take nothing.
+    has_ended: bool,
 }
 
 /// Lease cells whose session is gone, given back a slice at a time.
@@ -125,6 +133,8 @@ pub struct Sessions {
     pub(crate) sessions: Slots<Session>,
     index: Map<Arc<str>, SlotName>,
     waits: Slots<Wait>,
+    /// Connections that have parked waits.
+    parked: Map<Connection, Parked>,
     pub(crate) orphans: Slots<Orphan>,
     /// Lease cells over all sessions and orphans.
     pub(crate) cells: usize,
@@ -140,6 +150,7 @@ impl Sessions {
             sessions: Slots::with_limit(limits.sessions),
             index: map_with_capacity(limits.sessions, seed ^ 7),
             waits: Slots::with_limit(limits.waits),
+            parked: map_with_capacity(limits.waits, seed ^ 12),
             orphans: Slots::with_limit(2 * limits.sessions),
             cells: 0,
             abandoned: Vec::new(),
@@ -154,6 +165,7 @@ impl Sessions {
         let waits = limits.waits * 2 * size_of::<SlotName>();
         slots_bytes::<Session>(limits.sessions)
             + slots_bytes::<Wait>(limits.waits)
+            + map_bytes::<Connection, Parked>(limits.waits)
             + slots_bytes::<Orphan>(2 * limits.sessions)
             + map_bytes::<Arc<str>, SlotName>(limits.sessions)
             + (limits.sessions * (texts + rows) + waits) as u64

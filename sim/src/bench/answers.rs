@@ -27,6 +27,12 @@ impl Bench {
                         if !may {
                             return Err("P2: a request was answered twice".into());
                         }
+                        // Counts are answers to polls and waits only.
+                        if matches!(answer, Answer::Count(_))
+                            && self.ended.contains(&reply.connection)
+                        {
+                            return Err("I-14: a result was delivered to nobody".into());
+                        }
                         continue;
                     };
                     self.count_answer(&open, answer, news, out);

@@ -396,6 +396,11 @@ impl Model {
             return Ok(());
         }
         session.is_taken = true;
+        if range.is_empty() && may_be_unknown {
+            // Nothing is told of it whether the session is known or not: it may have been used.
+            session.last_used.1 = now;
+            return Ok(());
+        }
         session.used(now);
         let rows = session.rows.len();
         let len = session.cells.len();

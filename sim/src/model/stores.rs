@@ -217,8 +217,7 @@ impl Model {
         news: &News,
         got: Option<bool>,
     ) -> Result<bool, String> {
-        let found = self.copies.iter().find(|(_, copy)| copy.stream == Some(ticket));
-        let Some(number) = found.map(|(number, _)| *number) else {
+        let Some(number) = self.streaming(Kind::Store, ticket) else {
             check(news.committed.is_empty(), "I-6: a stale ending published something")?;
             check(got.is_none(), "I-6: a stale ending was answered")?;
             return Ok(false);

@@ -388,8 +388,7 @@ impl Model {
         outcome: SendOutcome,
         news: &News,
     ) -> Result<bool, String> {
-        let found = self.copies.iter().find(|(_, copy)| copy.stream == Some(ticket));
-        let Some(number) = found.map(|(number, _)| *number) else {
+        let Some(number) = self.streaming(Kind::Retrieve, ticket) else {
             check(news.retrieved == 0, "I-6: a stale ending counted as a retrieve")?;
             return Ok(false);
         };
@@ -401,6 +400,12 @@ impl Model {
         check(news.retrieved == expected, "F26: retrieved is what has reached its reader")?;
         self.drop_if_ended(number);
         Ok(true)
+    }
+
+    /// The copy of this kind whose bytes come or go under a ticket.
+    pub(super) fn streaming(&self, kind: Kind, ticket: Ticket) -> Option<u64> {
+        let is_it = |copy: &Copy| copy.kind() == kind && copy.stream == Some(ticket);
+        self.copies.iter().find(|(_, copy)| is_it(copy)).map(|(number, _)| *number)
     }
 
     /// End of stream: nobody has places of this connection any more.

@@ -17,6 +17,22 @@ impl World {
     /// Somebody speaks, and is heard before the next turn.
     pub(super) fn rush(&mut self) -> Step {
         self.tally.came("asked between two turns");
+        // Where every event leaves work over, each would beget more of them than one.
+        if self.queue.len() <= CROWDED {
+            self.speak();
+        }
+        if self.chance(self.profile.faults.forced_clear * 2) {
+            self.forced_clear()?;
+        }
+        for _ in 0..HEARD_MAX {
+            let is_here = self.queue.peek().is_some_and(|planned| planned.0.at <= self.now);
+            let Some(planned) = is_here.then(|| self.queue.pop()).flatten() else { break };
+            self.act(planned.0.action)?;
+        }
+        Ok(())
+    }
+
+    fn speak(&mut self) {
         self.is_rushing = true;
         let looking = self.looking();
         match (self.rng.below(8), looking) {
@@ -31,15 +47,6 @@ impl World {
             }
         }
         self.is_rushing = false;
-        if self.chance(self.profile.faults.forced_clear * 2) {
-            self.forced_clear()?;
-        }
-        for _ in 0..HEARD_MAX {
-            let is_here = self.queue.peek().is_some_and(|planned| planned.0.at <= self.now);
-            let Some(planned) = is_here.then(|| self.queue.pop()).flatten() else { break };
-            self.act(planned.0.action)?;
-        }
-        Ok(())
     }
 
     /// An old prompt comes again, the very one that has not been used for longest.
@@ -118,3 +125,5 @@ impl World {
 
 /// What is heard between two turns at most.
 const HEARD_MAX: u32 = 8;
+/// With so much planned nobody begins anything more between two turns.
+const CROWDED: usize = 1_000;

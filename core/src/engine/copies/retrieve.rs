@@ -115,7 +115,7 @@ impl Copies {
             true => self.successor(ticket, |owner| matches!(owner, Owner::Send(_))),
             false => ticket,
         };
-        let Some(Owner::Send(name)) = self.end_ticket(turn, ticket) else { return };
+        let Some(name) = self.end_ticket(turn, ticket, Owner::sending) else { return };
         let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
         copy.stream = None;
         copy.was_read |= outcome == SendOutcome::Sent;

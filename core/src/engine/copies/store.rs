@@ -132,7 +132,7 @@ impl Copies {
             true => self.successor(ticket, |owner| matches!(owner, Owner::Receive(_))),
             false => ticket,
         };
-        let Some(Owner::Receive(name)) = self.end_ticket(turn, ticket) else { return None };
+        let name = self.end_ticket(turn, ticket, Owner::receiving)?;
         let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
         copy.stream = None;
         let complete = match planted!(turn.config, 36) && copy.lent.is_some() {

@@ -37,8 +37,14 @@ impl Sessions {
         for (name, wait) in self.waits.iter() {
             let will_end = view.alarms.is_armed(wait.timer, Alarm::WaitTimeout, name);
             check(will_end, "I-10", "a parked wait has no deadline")?;
+            let is_counted = self.parked.contains_key(&wait.reply.connection);
+            check(is_counted, "I-14", "a parked wait is of no connection")?;
             claims.timers += 1;
         }
+        let parked: usize = self.parked.values().map(|parked| parked.waits as usize).sum();
+        check(parked == self.waits.len(), "I-14", "waits of connections are miscounted")?;
+        let is_empty = self.parked.values().any(|parked| parked.waits == 0);
+        check(!is_empty, "I-14", "a connection without parked waits is kept")?;
         check(untaken == self.untaken, "I-14", "untaken results are miscounted")?;
         for (name, orphan) in self.orphans.iter() {
             charged += orphan.set.len();

@@ -1,4 +1,5 @@
-//! A lookup's result: handed out once, to a poll, a parked wait or a release.
+//! A lookup's result: handed out once, to a poll, a parked wait or a release. A wait whose
+//! connection has ended gets none: it would be lost.
 
 use super::{Phase, Sessions, Wait};
 use crate::effect::Answer;
@@ -6,7 +7,7 @@ use crate::engine::alarms::Alarm;
 use crate::engine::turn::Turn;
 use crate::fact::Fact;
 use crate::limits::WAITS_PER_SESSION_MAX;
-use crate::names::Reply;
+use crate::names::{Connection, Reply};
 use crate::slots::SlotName;
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -43,6 +44,7 @@ impl Sessions {
         };
         let wait_of = Wait { session, reply, timer: None };
         let name = self.waits.insert(wait_of).expect("room was checked");
+        self.parked.entry(reply.connection).or_default().waits += 1;
         let timer = turn.alarms.arm(turn.now + wait, Alarm::WaitTimeout, name);
         self.waits.find_mut(name).expect("inserted above").timer = Some(timer);
         self.sessions.find_mut(session).expect("found above").waits.push(name);
@@ -50,23 +52,47 @@ impl Sessions {
 
     /// A parked wait has run out: still loading.
     pub fn wait_expired(&mut self, turn: &mut Turn, wait: SlotName) {
-        let Some(wait_of) = self.waits.remove(wait) else { return };
+        let Some(wait_of) = self.waits.find(wait) else { return };
         if let Some(session) = self.sessions.find_mut(wait_of.session) {
             session.waits.retain(|other| *other != wait);
         }
-        turn.out.answer(wait_of.reply, Answer::None);
+        if let Some(reply) = self.unpark(turn, wait) {
+            turn.out.answer(reply, Answer::None);
+        }
+    }
+
+    /// End of stream: what is still parked over this connection waits for nobody.
+    pub fn connection_ended(&mut self, connection: Connection) {
+        if let Some(parked) = self.parked.get_mut(&connection) {
+            parked.has_ended = true;
+        }
+    }
+
+    /// A wait is over. Whom to answer, if anybody is there.
+    fn unpark(&mut self, turn: &mut Turn, wait: SlotName) -> Option<Reply> {
+        let wait = self.waits.remove(wait).expect("listed while it is parked");
+        wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
+        let connection = wait.reply.connection;
+        let parked = self.parked.get_mut(&connection).expect("every parked wait is counted");
+        parked.waits -= 1;
+        let has_ended = parked.has_ended;
+        if parked.waits == 0 {
+            self.parked.remove(&connection);
+        }
+        (!has_ended).then_some(wait.reply)
     }
 
     /// Every parked wait gets an answer: the server goes down.
     pub fn finish(&mut self, turn: &mut Turn) {
         let parked: Vec<SlotName> = self.waits.iter().map(|(name, _)| name).collect();
         for name in parked {
-            let wait = self.waits.remove(name).expect("listed above");
-            wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
+            let wait = self.waits.find(name).expect("listed above");
             if let Some(session) = self.sessions.find_mut(wait.session) {
                 session.waits.clear();
             }
-            turn.out.answer(wait.reply, Answer::Count(0));
+            if let Some(reply) = self.unpark(turn, name) {
+                turn.out.answer(reply, Answer::Count(0));
+            }
         }
     }
 
@@ -116,11 +142,11 @@ impl Sessions {
         let mut first = None;
         for wait in core::mem::take(&mut session.waits) {
             turn.spend(1);
-            let wait = self.waits.remove(wait).expect("listed while it is parked");
-            wait.timer.iter().for_each(|timer| turn.alarms.cancel(*timer));
+            // What would be told to nobody is left to whoever asks next (I-14).
+            let Some(reply) = self.unpark(turn, wait) else { continue };
             let hit = if self.is_looking(name) { 0 } else { self.take_result(turn, name) };
             let hit = if planted!(turn.config, 22) { *first.get_or_insert(hit) } else { hit };
-            turn.out.answer(wait.reply, Answer::Count(hit));
+            turn.out.answer(reply, Answer::Count(hit));
         }
     }
 }
