@@ -56,6 +56,9 @@ impl fmt::Debug for Terms {
 ///   true where something is left that could begin in the next turn;
 /// * `deadline()`: when to collect or submit although nobody wakes;
 /// * `register(registry, token)`: whatever makes the poll wake beside `Terms::wake`;
+/// * `grown(usable)`: so many bytes of the arena have memory behind them;
+/// * `workers()`, `limit_workers(all)`: threads of the system that may wait for its device, and
+///   how many all tiers together may have;
 /// * `is_idle()`: no order is on its way; `close()`: let go of everything;
 /// * `status()`: for `/status`.
 #[derive(Debug)]
@@ -185,6 +188,24 @@ impl Tier {
         }
     }
 
+    fn grown(&mut self, usable: u64) {
+        match self {
+            Tier::Files(tier) => tier.grown(usable),
+        }
+    }
+
+    fn workers(&self) -> u32 {
+        match self {
+            Tier::Files(tier) => tier.workers(),
+        }
+    }
+
+    fn limit_workers(&self, all: u32) {
+        match self {
+            Tier::Files(tier) => tier.limit_workers(all),
+        }
+    }
+
     fn collect(&mut self, _now: Instant, tell: &mut dyn FnMut(Event<'_>)) {
         match self {
             Tier::Files(tier) => tier.collect(tell),
@@ -228,6 +249,8 @@ pub struct Tiers {
     terms: Terms,
     /// Started with the first tier: a server without one has no thread for it.
     digester: Option<Digester>,
+    /// Bytes of the arena that have memory behind them.
+    usable: u64,
     /// Something is left that can begin in the next turn.
     is_eager: bool,
 }
@@ -240,7 +263,7 @@ pub trait Engine {
 
 impl Tiers {
     pub fn new(terms: Terms) -> Tiers {
-        Tiers { list: Vec::new(), terms, digester: None, is_eager: false }
+        Tiers { list: Vec::new(), terms, digester: None, usable: 0, is_eager: false }
     }
 
     pub fn terms(&self) -> &Terms {
@@ -266,9 +289,21 @@ impl Tiers {
         let adapter = AdapterId(self.list.len() as u16);
         opened.tier.register(registry, token)?;
         engine.tell(Event::AdapterAdded { adapter, setup: opened.setup() });
+        opened.tier.grown(self.usable);
         opened.tier.added(adapter);
         self.list.push(Some(opened.tier));
+        // So that a device which hangs takes no thread away from the others.
+        let all = self.list.iter().flatten().map(Tier::workers).sum();
+        self.list.iter().flatten().for_each(|tier| tier.limit_workers(all));
+        // What lies in it is told with the next turn.
+        self.is_eager = true;
         Ok(Some(adapter))
+    }
+
+    /// The first `usable` bytes of the arena have memory behind them.
+    pub fn grown(&mut self, usable: u64) {
+        self.usable = usable;
+        self.list.iter_mut().flatten().for_each(|tier| tier.grown(usable));
     }
 
     /// Carries out what is ordered of a lower tier; other effects are none of its business.

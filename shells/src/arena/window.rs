@@ -66,6 +66,11 @@ impl Window {
         unsafe { self.mapping.base.add(span.offset as usize) }
     }
 
+    /// The first `usable` bytes, which have memory behind them, as the arena has told.
+    pub fn whole(&self, usable: u64) -> Span {
+        Span { offset: 0, bytes: usable.min(self.mapped_bytes()) }
+    }
+
     /// The size of the whole mapping.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapping.bytes as u64
