@@ -366,10 +366,10 @@ impl FileTier {
 fn unregistered(error: Errno, needed: u64) -> String {
     let needed = Bytes(needed);
     match (error, getrlimit(Resource::Memlock).current) {
-        (Errno::NOMEM | Errno::PERM, Some(allowed)) => format!(
+        (Errno::NOMEM | Errno::PERM, allowed) => format!(
             "L1 cannot be registered with io_uring: that locks {needed} and {} are allowed; raise \
              it (ulimit -l, LimitMEMLOCK=, --ulimit memlock=); transfers work without",
-            Bytes(allowed)
+            allowed.map_or("no more".to_owned(), |bytes| format!("{} KiB", bytes / 1024)),
         ),
         _ => format!("L1 cannot be registered with io_uring ({error}); transfers work without"),
     }

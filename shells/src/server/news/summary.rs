@@ -186,7 +186,16 @@ mod tests {
 
     fn lookup(requested_chunks: u32, hit_chunks: u32) -> Fact {
         let (hit_keys, stop) = (hit_chunks, LookupStop::Complete);
-        Fact::LookupTaken { tenant: TenantId(0), requested_chunks, hit_chunks, hit_keys, stop }
+        let (l1_hit_chunks, l1_hit_keys) = (hit_chunks, hit_keys);
+        Fact::LookupTaken {
+            tenant: TenantId(0),
+            requested_chunks,
+            hit_chunks,
+            hit_keys,
+            l1_hit_chunks,
+            l1_hit_keys,
+            stop,
+        }
     }
 
     fn moved(stored: bool, bytes: u64) -> Fact {

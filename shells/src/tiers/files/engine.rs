@@ -191,6 +191,14 @@ impl Engine {
         }
     }
 
+    /// Counts from here on.
+    pub fn forget_moved(&mut self) {
+        match self {
+            Engine::Ring(ring) => ring.forget_moved(),
+            Engine::Threads(threads) => threads.forget_moved(),
+        }
+    }
+
     pub fn is_idle(&self) -> bool {
         match self {
             Engine::Ring(ring) => ring.is_idle(),

@@ -76,11 +76,6 @@ impl Folders {
     pub fn raw(&self, folder: Folder) -> RawFd {
         self.descriptor(folder).as_raw_fd()
     }
-
-    /// Renaming from the folder of temporary files does not work: they go beside the others.
-    pub fn forget_temporary(&mut self) {
-        self.temporary = None;
-    }
 }
 
 /// Gives out temporary names.

@@ -11,7 +11,7 @@ use super::job::Rules;
 use super::memory::{BLOCK_BYTES, Blocks, Memory};
 use super::ring::Ring;
 use super::threads::Threads;
-use super::{FileTier, Room};
+use super::{FileTier, Room, unregistered};
 use crate::arena::sizing::Bytes;
 use crate::tiers::Terms;
 use crate::tiers::index::Index;
@@ -52,15 +52,14 @@ impl FileTier {
                          beside the objects"
                             .to_owned(),
                     );
-                    let mut beside = Folders::open(&files.base_path, None)?;
-                    beside.forget_temporary();
-                    folders = Arc::new(beside);
+                    folders = Arc::new(Folders::open(&files.base_path, None)?);
                     let reasons = std::mem::take(&mut found.reasons);
                     found = find(files, places, terms, &folders)?;
                     found.reasons.extend(reasons);
                 }
             }
         }
+        found.engine.forget_moved();
         let index = Index::default();
         let room = room(&folders, spec, &index)?;
         let Found { engine, rules, reasons } = found;
@@ -84,7 +83,12 @@ fn find(
             None
         }
         false => match Ring::open(places, terms.window.clone(), folders.clone()) {
-            Ok(ring) => Some(ring),
+            Ok(ring) => {
+                if let Some(error) = ring.refused_buffers() {
+                    reasons.push(unregistered(error, terms.window.mapped_bytes()));
+                }
+                Some(ring)
+            }
             Err(why) => {
                 reasons.push(why.to_string());
                 None

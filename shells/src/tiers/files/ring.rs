@@ -213,6 +213,10 @@ impl Ring {
         self.moved
     }
 
+    pub fn forget_moved(&mut self) {
+        self.moved = Moved::default();
+    }
+
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0
     }

@@ -130,8 +130,8 @@ impl Threads {
         self.moved
     }
 
-    pub fn workers(&self) -> usize {
-        self.workers.len()
+    pub fn forget_moved(&mut self) {
+        self.moved = Moved::default();
     }
 
     pub fn is_idle(&self) -> bool {
