@@ -69,7 +69,7 @@ pub const SEEK_SECS_MAX: u64 = 30;
 pub const PROBE_KEYS_MAX: usize = 1024;
 /// Tries of one store below L1.
 pub const STORE_TRIES_MAX: u8 = 3;
-/// Bytes whose transfer to or from one lower tier begins in one turn (design §8).
+/// Bytes whose transfer to or from lower tiers begins in one turn (design §8).
 pub const DISK_BYTES_PER_TURN: u64 = 4 << 20;
 /// Tenant quotas.
 pub const QUOTAS_MAX: usize = 4096;

@@ -251,6 +251,8 @@ pub struct Tiers {
     digester: Option<Digester>,
     /// Bytes of the arena that have memory behind them.
     usable: u64,
+    /// Whose turn it is to begin before the others.
+    first: usize,
     /// Something is left that can begin in the next turn.
     is_eager: bool,
 }
@@ -263,7 +265,7 @@ pub trait Engine {
 
 impl Tiers {
     pub fn new(terms: Terms) -> Tiers {
-        Tiers { list: Vec::new(), terms, digester: None, usable: 0, is_eager: false }
+        Tiers { list: Vec::new(), terms, digester: None, usable: 0, first: 0, is_eager: false }
     }
 
     pub fn terms(&self) -> &Terms {
@@ -391,13 +393,17 @@ impl Tiers {
         }
     }
 
-    /// Begins with what was ordered, once a turn. Each tier has its own budget, so that one which
-    /// is slow takes nothing from the others.
+    /// Begins with what was ordered, once a turn. Tiers share the turn's budget, and each of them
+    /// is the first to take from it in turn.
     pub fn submit(&mut self, now: Instant) {
         self.is_eager = false;
-        for tier in self.list.iter_mut().flatten() {
-            let mut budget = DISK_BYTES_PER_TURN;
-            self.is_eager |= tier.submit(now, &mut budget);
+        let mut budget = DISK_BYTES_PER_TURN;
+        let count = self.list.len();
+        self.first = (self.first + 1) % count.max(1);
+        for at in 0..count {
+            if let Some(tier) = &mut self.list[(self.first + at) % count] {
+                self.is_eager |= tier.submit(now, &mut budget);
+            }
         }
     }
 

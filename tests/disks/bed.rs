@@ -1,7 +1,7 @@
 //! A folder of its own, an arena, and the shell of lower tiers between them; the test is the
 //! engine.
 
-use kvtide::arena::{Arena, L1};
+use kvtide::arena::{Arena, Grower, L1, SegmentOptions};
 use kvtide::tiers::files::status::TierStatus;
 use kvtide::tiers::spec::{AdapterSpec, FilesSpec, Kind};
 use kvtide::tiers::{Engine, Terms, Tiers, open};
@@ -132,7 +132,21 @@ impl Bed {
     }
 
     pub fn with(folder: Folder, spec: AdapterSpec, arena_bytes: u64) -> Bed {
-        let (mut arena, mut grower) = Arena::private(arena_bytes).expect("memory can be mapped");
+        let (arena, grower) = Arena::private(arena_bytes).expect("memory can be mapped");
+        Bed::over(folder, spec, arena, grower)
+    }
+
+    /// The same in memory that clients can map.
+    pub fn shared(test: &str, arena_bytes: u64) -> Bed {
+        let folder = Folder::new(test);
+        let spec = spec(&folder.0, true, false);
+        let name = format!("test_{}_disks_{test}", std::process::id());
+        let options = SegmentOptions { name: Some(name), mode: 0o600, group: None };
+        let (arena, grower) = Arena::shared(&options, arena_bytes).expect("there is room");
+        Bed::over(folder, spec, arena, grower)
+    }
+
+    fn over(folder: Folder, spec: AdapterSpec, mut arena: Arena, mut grower: Grower) -> Bed {
         grower.run(|growth| {
             arena.grown_to(growth.usable());
             ControlFlow::Continue(())

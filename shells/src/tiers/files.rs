@@ -256,9 +256,8 @@ impl FileTier {
     /// on.
     pub fn submit(&mut self, budget: &mut u64) -> bool {
         let mut is_eager = self.register_next();
-        let whole = *budget;
         while let Some(place) = self.next_place() {
-            match self.begin(place, budget, whole) {
+            match self.begin(place, budget) {
                 Begun::Yes | Begun::Over => {}
                 Begun::NoRoom => {
                     self.resume.push_front(place);
@@ -298,13 +297,13 @@ impl FileTier {
         idle.or_else(|| waiting().find(|class| *class == Class::Load || !is_crowded))
     }
 
-    fn begin(&mut self, place: usize, budget: &mut u64, whole: u64) -> Begun {
+    fn begin(&mut self, place: usize, budget: &mut u64) -> Begun {
         if !self.engine.has_room(STEPS_MAX) {
             return Begun::NoRoom;
         }
         let job = self.places[place].as_mut().expect("it has a next chain to begin");
         let bytes = job.next_bytes().min(DISK_BYTES_PER_TURN);
-        if bytes > *budget && *budget < whole {
+        if bytes > *budget {
             return Begun::NoBudget;
         }
         let Some(chain) = job.next(&self.rules, &self.window, bytes) else {
@@ -314,7 +313,7 @@ impl FileTier {
             return Begun::Over;
         };
         debug_assert!(chain.steps.len() <= STEPS_MAX, "{chain:?}");
-        *budget -= bytes.min(*budget);
+        *budget -= bytes;
         self.engine.begin(place, chain);
         Begun::Yes
     }
