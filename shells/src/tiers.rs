@@ -317,54 +317,68 @@ impl Tiers {
         arena: &Arena,
         engine: &mut impl Engine,
     ) {
+        let span = |place| arena.span(place).expect(IN_ARENA);
         match effect {
-            Effect::Probe { ticket, adapter, keys } => {
-                let keys = orders.l2_keys(keys);
-                let Some(tier) = self.tier(adapter) else {
-                    return engine.tell(Event::ProbeEnded { ticket, found: None });
-                };
-                tier.probe(ticket, keys.iter().map(|key| engine.l2_name(key)));
-            }
-            Effect::StoreObject { ticket, adapter, key, place } => {
-                let span = arena.span(place).expect(IN_ARENA);
-                let Some(tier) = self.tier(adapter) else {
+            Effect::Probe { ticket, adapter, keys } => match self.tier(adapter) {
+                Some(tier) => {
+                    let keys = orders.l2_keys(keys).iter();
+                    tier.probe(ticket, keys.map(|key| engine.l2_name(key)));
+                }
+                None => engine.tell(Event::ProbeEnded { ticket, found: None }),
+            },
+            Effect::StoreObject { ticket, adapter, key, place } => match self.tier(adapter) {
+                Some(tier) => {
+                    tier.store(Order { ticket, name: &engine.l2_name(&key), now }, span(place));
+                }
+                None => {
                     let outcome = StoreOutcome::Failed(TierFault::Cancelled);
-                    return engine.tell(Event::StoreEnded { ticket, outcome });
-                };
-                tier.store(Order { ticket, name: &engine.l2_name(&key), now }, span);
-            }
-            Effect::LoadObject { ticket, adapter, key, place } => {
-                let span = arena.span(place).expect(IN_ARENA);
-                let Some(tier) = self.tier(adapter) else {
+                    engine.tell(Event::StoreEnded { ticket, outcome });
+                }
+            },
+            Effect::LoadObject { ticket, adapter, key, place } => match self.tier(adapter) {
+                Some(tier) => {
+                    tier.load(Order { ticket, name: &engine.l2_name(&key), now }, span(place));
+                }
+                None => {
                     let outcome = LoadOutcome::Failed(TierFault::Cancelled);
-                    return engine.tell(Event::LoadEnded { ticket, outcome });
-                };
-                tier.load(Order { ticket, name: &engine.l2_name(&key), now }, span);
-            }
-            Effect::DeleteObject { ticket, adapter, key, quarantine } => {
-                let Some(tier) = self.tier(adapter) else {
-                    let outcome = DeleteOutcome::Failed(TierFault::Cancelled);
-                    return engine.tell(Event::DeleteEnded { ticket, outcome });
-                };
-                tier.delete(Order { ticket, name: &engine.l2_name(&key), now }, quarantine);
-            }
-            Effect::Scrub { ticket, adapter, key, bytes } => {
-                let Some(tier) = self.tier(adapter) else {
-                    return engine.tell(Event::ScrubEnded { ticket, digest: None });
-                };
-                tier.scrub(Order { ticket, name: &engine.l2_name(&key), now }, bytes);
-            }
+                    engine.tell(Event::LoadEnded { ticket, outcome });
+                }
+            },
             Effect::Digest { ticket, key, place } => {
-                let span = arena.span(place).expect(IN_ARENA);
-                // The rules of keys leave none without a native name.
-                let name = engine.l2_name(&key).native().unwrap_or_default();
-                let digester = self.digester.as_mut();
-                let digester = digester.expect("digests are wanted of what goes to or from a tier");
-                digester.order(ticket, name, span, &mut |event| engine.tell(event));
+                self.digest(ticket, &key, span(place), engine);
             }
             Effect::Cancel { ticket } => {
                 self.list.iter_mut().flatten().for_each(|tier| tier.cancel(ticket));
             }
+            Effect::DeleteObject { .. }
+            | Effect::Scrub { .. }
+            | Effect::Note { .. }
+            | Effect::AdapterClosed { .. } => self.keep_up(now, effect, engine),
+            Effect::Answer { .. }
+            | Effect::Send { .. }
+            | Effect::Receive { .. }
+            | Effect::OperatorAnswer { .. } => {}
+        }
+    }
+
+    /// What is ordered of a tier and moves no payload.
+    fn keep_up(&mut self, now: Instant, effect: Effect, engine: &mut impl Engine) {
+        match effect {
+            Effect::DeleteObject { ticket, adapter, key, quarantine } => match self.tier(adapter) {
+                Some(tier) => {
+                    tier.delete(Order { ticket, name: &engine.l2_name(&key), now }, quarantine);
+                }
+                None => {
+                    let outcome = DeleteOutcome::Failed(TierFault::Cancelled);
+                    engine.tell(Event::DeleteEnded { ticket, outcome });
+                }
+            },
+            Effect::Scrub { ticket, adapter, key, bytes } => match self.tier(adapter) {
+                Some(tier) => {
+                    tier.scrub(Order { ticket, name: &engine.l2_name(&key), now }, bytes);
+                }
+                None => engine.tell(Event::ScrubEnded { ticket, digest: None }),
+            },
             Effect::Note { adapter, key, note } => {
                 if let Some(tier) = self.tier(adapter) {
                     tier.note(&engine.l2_name(&key), note);
@@ -376,11 +390,16 @@ impl Tiers {
                     tier.close();
                 }
             }
-            Effect::Answer { .. }
-            | Effect::Send { .. }
-            | Effect::Receive { .. }
-            | Effect::OperatorAnswer { .. } => {}
+            _ => unreachable!("the others are dealt with above"),
         }
+    }
+
+    fn digest(&mut self, ticket: Ticket, key: &L2Key, span: Span, engine: &mut impl Engine) {
+        // The rules of keys leave none without a native name.
+        let name = engine.l2_name(key).native().unwrap_or_default();
+        let digester = self.digester.as_mut();
+        let digester = digester.expect("digests are wanted of what goes to or from a tier");
+        digester.order(ticket, name, span, &mut |event| engine.tell(event));
     }
 
     /// Tells every ending that is known.

@@ -32,14 +32,18 @@ pub struct Bed {
     issued: u32,
 }
 
+/// Another number each time.
+fn count() -> u32 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    COUNT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// A folder that goes with its test.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(test: &str) -> Folder {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvtide-disks-{}-{count}-{test}", std::process::id());
+        let name = format!("kvtide-disks-{}-{}-{test}", std::process::id(), count());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).expect("a folder can be made");
         Folder(folder)
@@ -156,7 +160,7 @@ impl Bed {
         let terms = Terms {
             window: arena.window().expect("a window can be had"),
             wake: Arc::new(move || waker.wake().expect("the poll is there")),
-            server: "01234567-89ab-cdef-0123-456789abcdef".to_owned(),
+            server: format!("{:08x}-89ab-cdef-0123-456789abcdef", count()),
         };
         let mut tiers = Tiers::new(terms);
         tiers.grown(arena.usable_bytes());
@@ -239,7 +243,7 @@ impl Bed {
     }
 
     /// Sleeps until something wakes the poll, unless the next turn has something to do anyway.
-    pub fn sleep(&mut self) {
+    pub fn wait(&mut self) {
         let at_most = if self.tiers.is_eager() { Duration::ZERO } else { PATIENCE };
         let mut events = Events::with_capacity(16);
         match self.poll.poll(&mut events, Some(at_most)) {
@@ -258,7 +262,7 @@ impl Bed {
             if let Some(told) = self.heard.endings.get(&ticket) {
                 return told.clone();
             }
-            self.sleep();
+            self.wait();
             self.turn();
         }
     }
@@ -271,7 +275,7 @@ impl Bed {
     pub fn settle(&mut self) {
         self.turn();
         while !self.tiers.is_idle() {
-            self.sleep();
+            self.wait();
             self.turn();
         }
     }

@@ -1,6 +1,6 @@
 //! An error belongs to one order, and says what kind it is.
 
-use super::bed::{Bed, Folder, Told, files, key, pattern, spec};
+use super::bed::{Bed, Folder, Told, files, key, name_of, pattern, spec};
 use kvtide_core::event::{DeleteOutcome, LoadOutcome, StoreOutcome, TierFault};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
@@ -81,8 +81,8 @@ fn f42_direct_transfers_leave_nothing_in_the_page_cache() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_told_and_still_read() {
-    let folder = Folder::new("denied");
+fn a_path_that_is_no_folder_is_named() {
+    let folder = Folder::new("file");
     let file = folder.0.join("file");
     std::fs::write(&file, b"").expect("the folder is ours");
     let terms = Bed::new("other", true, false);
@@ -146,6 +146,30 @@ fn a_full_disk_is_told_as_such_and_has_room_again_after_a_delete() {
         let ticket = bed.load(key(1), place);
         assert_eq!(bed.end(ticket), Told::Loaded(LoadOutcome::Loaded));
         assert!(bed.bytes(place) == pattern(BYTES, 1));
+        drop(bed);
+    }
+}
+
+#[test]
+fn f27_a_folder_that_cannot_be_written_is_told_and_still_read() {
+    for without_ring in [false, true] {
+        let Some(mount) = Mount::tmpfs("read-only", "size=4m") else { return };
+        let inside = Folder(mount.0.0.join("store"));
+        std::fs::create_dir(&inside.0).expect("there is room");
+        let name = name_of(&key(1)).file().expect("it has a name");
+        std::fs::write(inside.0.join(name), pattern(BYTES, 1)).expect("there is room");
+        let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(&mount.0.0).status();
+        assert!(remounted.is_ok_and(|status| status.success()), "what was mounted can be again");
+        let spec = spec(&inside.0, true, without_ring);
+        let mut bed = Bed::with(inside, spec, 4 << 20);
+        let reason = bed.status().reason;
+        assert!(reason.contains("nothing can be written there"), "{reason}");
+        let place = bed.place(0, BYTES);
+        let ticket = bed.load(key(1), place);
+        assert_eq!(bed.end(ticket), Told::Loaded(LoadOutcome::Loaded));
+        assert!(bed.bytes(place) == pattern(BYTES, 1));
+        let ticket = bed.store(key(2), place);
+        assert_eq!(bed.end(ticket), Told::Stored(StoreOutcome::Failed(TierFault::Denied)));
         drop(bed);
     }
 }

@@ -127,7 +127,7 @@ fn what_is_there_stays_as_it_is() {
 }
 
 #[test]
-fn r7_a_file_of_another_size_is_not_loaded_and_a_padded_one_is() {
+fn a_file_of_another_size_is_not_loaded_and_a_padded_one_is() {
     for (direct, without_ring) in WAYS {
         let mut bed = Bed::new("other-sizes", direct, without_ring);
         let mut load = |wanted: u64, there: Option<u64>| {
@@ -161,6 +161,38 @@ fn r7_a_file_of_another_size_is_not_loaded_and_a_padded_one_is() {
         for there in [6000, 8192] {
             assert_eq!(load(6000, Some(there)), Told::Loaded(LoadOutcome::Loaded), "{there}");
         }
+    }
+}
+
+#[test]
+fn r34_two_servers_that_store_one_key_leave_one_whole_object() {
+    for (direct, without_ring) in WAYS {
+        let mut one = Bed::new("one", direct, without_ring);
+        let shared = Folder(one.folder.0.clone());
+        let spec = spec(&shared.0, direct, without_ring);
+        let mut other = Bed::with(shared, spec, 24 << 20);
+        let keys: Vec<_> = (0..30).map(key).collect();
+        let bytes = 300_000;
+        let (mine, theirs) = (one.place(0, bytes), other.place(0, bytes));
+        one.fill(mine, 1);
+        other.fill(theirs, 2);
+        let pairs: Vec<_> =
+            keys.iter().map(|key| (one.store(*key, mine), other.store(*key, theirs))).collect();
+        one.turn();
+        other.turn();
+        for (key, (here, there)) in keys.iter().zip(pairs) {
+            let present = Told::Stored(StoreOutcome::Present { bytes });
+            let seed = match (one.end(here), other.end(there)) {
+                (Told::Stored(StoreOutcome::Stored), told) if told == present => 1,
+                (told, Told::Stored(StoreOutcome::Stored)) if told == present => 2,
+                told => panic!("one of them is the first: {told:?}"),
+            };
+            let file = std::fs::read(one.path(key)).expect("it was stored");
+            assert!(file == pattern(bytes, seed), "the first one's bytes, and all of them");
+        }
+        one.settle();
+        other.settle();
+        assert_eq!(one.names().len(), keys.len(), "{:?}", one.names());
     }
 }
 
@@ -254,7 +286,7 @@ fn a_tier_tells_when_all_that_lay_there_has_been_told() {
     let mut bed = Bed::new("scans", true, false);
     bed.note(key(1), Note::Used);
     while bed.heard.scans_ended.is_empty() {
-        bed.sleep();
+        bed.wait();
         bed.turn();
     }
     assert_eq!(bed.heard.scans_ended, [AdapterId(0)]);

@@ -23,12 +23,14 @@ use std::thread::JoinHandle;
 
 const BYTES: u64 = 128 << 10;
 
+type Heard = Arc<Mutex<Vec<&'static str>>>;
+
 /// Stores, loads and digests an object for everybody who asks, and answers when that is done. The
 /// end of the server leaves disks alone.
 #[derive(Default)]
 struct Librarian {
     asked: Vec<Reply>,
-    heard: Arc<Mutex<Vec<&'static str>>>,
+    heard: Heard,
     issued: u32,
     /// Nothing is stored before it is loaded.
     only_loads: bool,
@@ -172,7 +174,7 @@ fn what_a_disk_answers_wakes_the_reactor_step_by_step() {
 }
 
 /// A pipe under the object's name is a disk that answers late.
-fn hung_library(test: &str) -> Option<(Library, Arc<Mutex<Vec<&'static str>>>, PathBuf)> {
+fn hung_library(test: &str) -> Option<(Library, Heard, PathBuf)> {
     let librarian = Librarian { only_loads: true, ..Librarian::default() };
     let heard = librarian.heard.clone();
     let library = Library::open(test, librarian);

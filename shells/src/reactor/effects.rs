@@ -18,7 +18,8 @@ impl<E: Desk> Reactor<E> {
     /// Carries out all effects, those that endings bring about included.
     pub(super) fn carry_out(&mut self) {
         loop {
-            // Swapped out, as endings told on the way may append effects with slots and keys of their own.
+            // Swapped out, as endings told on the way may append effects with slots and keys of
+            // their own.
             let out = &mut self.shared.door.out;
             std::mem::swap(&mut out.effects, &mut self.orders.effects);
             std::mem::swap(&mut out.slots, &mut self.orders.slots);

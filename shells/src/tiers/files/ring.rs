@@ -54,6 +54,8 @@ struct Flight {
     chain: Chain,
     outcomes: Vec<Option<Outcome>>,
     left: usize,
+    /// Steps that move bytes of registered memory, a bit each.
+    registered: u64,
 }
 
 /// Why there is no ring.
@@ -234,7 +236,7 @@ impl Ring {
         let outcomes = vec![None; steps];
         let generation = self.generation;
         self.make_room(steps);
-        let flight = Flight { generation, chain, outcomes, left: steps };
+        let flight = Flight { generation, chain, outcomes, left: steps, registered: 0 };
         // The memory of its steps is in boxes and behind counted references, so it stays where it
         // is while the flight moves into its place.
         let flight = self.flights[place].insert(flight);
@@ -247,7 +249,9 @@ impl Ring {
                 Step::Read { may_end: true, .. } => Flags::IO_HARDLINK,
                 _ => Flags::IO_LINK,
             };
-            let entry = context.entry(step, &mut self.sink).flags(link);
+            let (entry, is_registered) = context.entry(step, &mut self.sink);
+            let entry = entry.flags(link);
+            flight.registered |= u64::from(is_registered) << at;
             entries.push(entry.user_data(user_data(generation, place, at)));
         }
         // SAFETY: all memory that the entries name is of the arena, which the ring's window keeps
@@ -316,16 +320,12 @@ impl Ring {
             Err(_) => Err(Errno::from_raw_os_error(-result)),
         };
         assert!(flight.outcomes[at].replace(outcome).is_none(), "a step completes once");
-        if let Ok(bytes) = outcome {
-            let registered = |memory: &Memory| matches!(memory, Memory::Arena(span) if self.buffers.of(*span).is_some());
-            match &flight.chain.steps[at] {
-                Step::Read { into: Memory::Sink, .. } => {}
-                Step::Read { into: memory, direct, .. }
-                | Step::Write { from: memory, direct, .. } => {
-                    self.moved.add(bytes, *direct, registered(memory));
-                }
-                _ => {}
+        match (&flight.chain.steps[at], outcome) {
+            (Step::Read { into: Memory::Sink, .. }, _) => {}
+            (Step::Read { direct, .. } | Step::Write { direct, .. }, Ok(bytes)) => {
+                self.moved.add(bytes, *direct, flight.registered >> at & 1 == 1);
             }
+            _ => {}
         }
         flight.left -= 1;
         if flight.left == 0 {
@@ -364,10 +364,11 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn entry(&self, step: &mut Step, sink: &mut Blocks) -> Entry {
+    /// And whether it moves bytes of registered memory.
+    fn entry(&self, step: &mut Step, sink: &mut Blocks) -> (Entry, bool) {
         let file = Fixed(self.place as u32);
         let folder = |folder: Folder| Fd(self.folders.raw(folder));
-        match step {
+        let entry = match step {
             Step::Open { folder: at, name, how } => {
                 let slot = DestinationSlot::try_from_slot_target(self.place as u32);
                 let slot = slot.expect("places are fewer than the kernel's files");
@@ -379,28 +380,31 @@ impl Context<'_> {
             }
             Step::Read { into, offset, .. } => {
                 let (start, bytes, buffer) = self.memory(into, sink);
-                match buffer {
+                return match buffer {
                     Some(buffer) => {
-                        opcode::ReadFixed::new(file, start, bytes, buffer).offset(*offset).build()
+                        let read = opcode::ReadFixed::new(file, start, bytes, buffer);
+                        (read.offset(*offset).build(), true)
                     }
-                    None => opcode::Read::new(file, start, bytes).offset(*offset).build(),
-                }
+                    None => (opcode::Read::new(file, start, bytes).offset(*offset).build(), false),
+                };
             }
             Step::Write { from, offset, .. } => {
                 let (start, bytes, buffer) = self.memory(from, sink);
-                match buffer {
+                return match buffer {
                     Some(buffer) => {
-                        opcode::WriteFixed::new(file, start, bytes, buffer).offset(*offset).build()
+                        let write = opcode::WriteFixed::new(file, start, bytes, buffer);
+                        (write.offset(*offset).build(), true)
                     }
-                    None => opcode::Write::new(file, start, bytes).offset(*offset).build(),
-                }
+                    None => (opcode::Write::new(file, start, bytes).offset(*offset).build(), false),
+                };
             }
             Step::Truncate { bytes } => opcode::Ftruncate::new(file, *bytes).build(),
             Step::Sync => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
             Step::Rename { from, to, replace } => {
                 let flags = if *replace { 0 } else { libc::RENAME_NOREPLACE };
                 let (old, new) = (folder(from.0), folder(to.0));
-                opcode::RenameAt::new(old, from.1.as_ptr(), new, to.1.as_ptr()).flags(flags).build()
+                let (from, to) = (from.1.as_ptr(), to.1.as_ptr());
+                opcode::RenameAt::new(old, from, new, to).flags(flags).build()
             }
             Step::Remove { folder: at, name } => {
                 opcode::UnlinkAt::new(folder(*at), name.as_ptr()).build()
@@ -412,7 +416,8 @@ impl Context<'_> {
                     .build()
             }
             Step::Close => opcode::Close::new(file).build(),
-        }
+        };
+        (entry, false)
     }
 
     fn memory(&self, memory: &mut Memory, sink: &mut Blocks) -> (*mut u8, u32, Option<u16>) {
@@ -461,7 +466,7 @@ impl fmt::Debug for Ring {
 
 /// A completion's name: which chain, at which place, which of its steps.
 fn user_data(generation: u32, place: usize, at: usize) -> u64 {
-    assert!(at < 1 << 8 && place < 1 << 16, "a chain has few steps and a tier few places");
+    assert!(at < 64 && place < 1 << 16, "a chain has few steps and a tier few places");
     u64::from(generation) << 32 | (place as u64) << 8 | at as u64
 }
 
@@ -487,7 +492,7 @@ mod tests {
 
     #[test]
     fn names_of_completions_read_back() {
-        for name in [(0, 0, 0), (u32::MAX, 65_535, 255), (7, 31, 3)] {
+        for name in [(0, 0, 0), (u32::MAX, 65_535, 63), (7, 31, 3)] {
             let data = user_data(name.0, name.1, name.2);
             assert_eq!(parts(data), name);
             assert_ne!(data, CANCELLATION);

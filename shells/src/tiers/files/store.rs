@@ -2,7 +2,7 @@
 //! renamed into place whole.
 //!
 //! ```text
-//! open temporary -> write ... -> [cut] -> [sync] -> rename -> close     one chain where it is short
+//! open temporary -> write ... -> [cut] -> [sync] -> rename -> close
 //! ```
 //!
 //! Invariant: nothing ever has an object's name but all of its bytes (I-29), and what has it
