@@ -89,6 +89,8 @@ pub const STORE_RETRY_SECS: u64 = 2;
 pub const TOUCHES_MAX: usize = 65_536;
 /// Objects that one event can publish: whole requests, as often as one name has copies.
 pub const COMMITTED_MAX: usize = COPIES_PER_NAME_MAX * REQUEST_CHUNKS_MAX;
+/// Bytes whose transfer to or from lower tiers begins in one turn (design §8).
+pub const DISK_BYTES_PER_TURN: u64 = 4 << 20;
 /// Tenant quotas.
 pub const QUOTAS_MAX: usize = 4096;
 /// Bytes of the salt that a quota is for.

@@ -1,5 +1,5 @@
 //! L1 memory: one mapping, shared with clients under a name or private, and the only file beside
-//! `arena/grow.rs` that turns a [`Place`] into an address.
+//! `arena/grow.rs` and `arena/window.rs` that turns a [`Place`] into an address.
 //!
 //! The mapping has its final size at once, but memory comes in steps: the [`Grower`] allocates and
 //! populates on a helper thread, and bytes are used only once it has reported them. The one
@@ -12,11 +12,13 @@ pub mod grow;
 pub mod machine;
 pub mod segment;
 pub mod sizing;
+pub mod window;
 
 pub use grow::{Condition, Grower, Growth};
 pub use machine::{Machine, SharedMount};
 pub use segment::{Segment, SegmentError, SegmentOptions};
 pub use sizing::{NoPool, Sizing, Wanted};
+pub use window::{Span, Window};
 
 use kvtide_core::names::{ArenaId, Place};
 use kvtide_gpu::host::HostRegion;
@@ -24,6 +26,7 @@ use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::fmt;
 use std::io::IoSlice;
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -38,8 +41,8 @@ pub struct Arena {
     usable: u64,
     segment: Option<Segment>,
     news: PoolNews,
-    /// Keeps the mapping behind `region`; the grower holds the other share.
-    _mapping: Arc<Mapping>,
+    /// Keeps the mapping behind `region`; grower and windows hold further shares.
+    mapping: Arc<Mapping>,
 }
 
 /// What is out of order with the pool, absolute: a lost report is made up for by the next.
@@ -125,7 +128,7 @@ impl Arena {
         let grower = Grower::new(mapping.clone(), segment.as_ref());
         let grower = grower.map_err(|error| ArenaError::Map { bytes, error })?;
         let news = PoolNews::default();
-        Ok((Arena { region, usable: 0, segment, news, _mapping: mapping }, grower))
+        Ok((Arena { region, usable: 0, segment, news, mapping }, grower))
     }
 
     /// The grower has reported that the first `bytes` are usable. Never shrinks.
@@ -197,6 +200,17 @@ impl Arena {
         }
     }
 
+    /// A share of this memory for who moves bytes of it from beside the reactor.
+    pub fn window(&self) -> rustix::io::Result<Window> {
+        Window::new(&self.mapping, self.segment.as_ref())
+    }
+
+    /// The bytes of a place, for a window. The engine pins them until the borrower's ending.
+    pub fn span(&self, place: Place) -> Result<Span, Outside> {
+        self.check(place)?;
+        Ok(Span::of(place))
+    }
+
     fn check(&self, place: Place) -> Result<(), Outside> {
         let end = place.offset.checked_add(place.bytes);
         if place.arena == L1 && end.is_some_and(|end| end <= self.usable) {
@@ -207,9 +221,9 @@ impl Arena {
 }
 
 /// Writes all of `from` to the file, which has the room unless somebody has cut it.
-fn write_all(segment: &Segment, mut from: &[u8], mut offset: u64) -> Result<(), Errno> {
+fn write_all(segment: impl AsFd, mut from: &[u8], mut offset: u64) -> Result<(), Errno> {
     while !from.is_empty() {
-        let written = retry_on_intr(|| pwrite(segment, from, offset))?;
+        let written = retry_on_intr(|| pwrite(&segment, from, offset))?;
         if written == 0 {
             return Err(Errno::NOSPC);
         }

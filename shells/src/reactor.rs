@@ -2,7 +2,8 @@
 //! signals bring into events for the engine, and what the engine orders into bytes (design §2).
 //!
 //! ```text
-//! poll -> edges -> accept -> serve the ready list -> tick -> notes -> effects -> writes -> facts
+//! poll -> edges -> accept -> serve the ready list -> tick -> tiers -> notes -> effects -> writes
+//!      -> disks -> facts
 //! ```
 //!
 //! Edges are seen once, so whatever is not used up stays on a list and the next poll does not wait.
@@ -30,6 +31,7 @@ mod recent;
 mod recording;
 mod requests;
 mod socket;
+mod tiers;
 mod waiting;
 
 pub use counters::{Closing, Counters};
@@ -43,7 +45,9 @@ pub use watchdog::Watchdog;
 
 use crate::arena::Arena;
 use crate::clock::Clock;
+use crate::entropy;
 use crate::telemetry::{FactBatch, FactSender, Sockets};
+use crate::tiers::{Terms as TierTerms, Tiers};
 use connection::{Connection, Served};
 use control::Stopping;
 use kvtide_core::effect::Outbox;
@@ -92,8 +96,9 @@ pub struct Reactor<E> {
     /// Connections that can be brought forward, each once.
     ready: VecDeque<names::Connection>,
     shared: Shared<E>,
-    /// What is being carried out: effects and their slots.
+    /// What is being carried out: effects, their slots and keys.
     orders: Outbox,
+    tiers: Tiers,
     facts: Option<FactSender>,
     /// Facts lost since the last batch that the lane took.
     facts_lost: u64,
@@ -110,10 +115,16 @@ impl<E: Desk> Reactor<E> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), MAILBOX)?);
         // Waking fails only where the poll is gone, and then nobody is left to be woken.
-        let (sender, mailbox) = mailbox(MAILBOX_NOTES, move || drop(waker.wake()));
+        let wakes = waker.clone();
+        let (sender, mailbox) = mailbox(MAILBOX_NOTES, move || drop(wakes.wake()));
         let last_turn = LastTurn::default();
         let turns = Turns::new(last_turn.clone());
         let Parts { engine, front, arena, clock, facts } = parts;
+        let tiers = Tiers::new(TierTerms {
+            window: arena.window()?,
+            wake: Arc::new(move || drop(waker.wake())),
+            server: entropy::uuid(),
+        });
         let out = Outbox::default();
         let door = Door { engine, out, ordered: 0, turns, clock, recording: None };
         Ok(Reactor {
@@ -132,6 +143,7 @@ impl<E: Desk> Reactor<E> {
             ready: VecDeque::new(),
             shared: Shared::new(door, front, arena),
             orders: Outbox::default(),
+            tiers,
             facts,
             facts_lost: 0,
             last_turn,
@@ -209,11 +221,13 @@ impl<E: Desk> Reactor<E> {
         self.accept();
         self.serve_ready();
         self.tick();
+        self.collect_tiers();
         self.take_notes();
         self.wind_up();
         self.carry_out();
         self.write();
         self.sweep();
+        self.submit_to_tiers();
         self.tell_facts();
         self.waiting.turned(self.shared.door.turns.latest());
         self.record_turn();
@@ -224,7 +238,7 @@ impl<E: Desk> Reactor<E> {
         for event in &self.events {
             match event.token() {
                 // Looked at in every turn.
-                MAILBOX => {}
+                MAILBOX | TIERS => {}
                 SIGNALS => self.signalled = true,
                 Token(token) if token < FIRST_CONNECTION => {
                     if let Some(listener) = self.listeners.get_mut(token - FIRST_LISTENER) {
@@ -436,7 +450,9 @@ fn list(ready: &mut VecDeque<names::Connection>, connection: &mut Connection, te
 
 const MAILBOX: Token = Token(0);
 const SIGNALS: Token = Token(1);
-const FIRST_LISTENER: usize = 2;
+/// The rings of all lower tiers.
+const TIERS: Token = Token(2);
+const FIRST_LISTENER: usize = 3;
 const FIRST_CONNECTION: usize = 64;
 
 /// Edges taken in one poll; further ones come with the next.

@@ -25,6 +25,7 @@ use crate::server::{
     Ended, Ground, LOG_PATIENCE, StartFault, announce_http, announce_serving, left,
 };
 use crate::telemetry::{Backlog, Scraper, Telemetry, TelemetryConfig, facts, process_page};
+use crate::tiers;
 use kvtide_core::effect::{OperatorAnswer, Outbox};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::Event;
@@ -33,6 +34,7 @@ use kvtide_core::metrics::{FoldConfig, SampleRate};
 use kvtide_core::wire::zmtp::ZmtpFault;
 use kvtide_lanes::Refused;
 use kvtide_lanes::mailbox::Sender;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -54,6 +56,7 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     if let Some(recording) = recording {
         reactor.record(recording);
     }
+    open_tiers(&mut reactor, &settings)?;
     // Told once more, so that the gauges stand before the first tick.
     reactor.sender().put(Note::ArenaGrown { bytes }).ok();
     let unread = signals.unread();
@@ -102,6 +105,23 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
         thread.within(left(clock, until));
     }
     Ok(Ended { exit: ended?, until })
+}
+
+/// Every lower tier, in the order in which they were asked for.
+fn open_tiers(reactor: &mut Reactor<Engine>, settings: &Settings) -> Result<(), StartFault> {
+    for (at, spec) in settings.adapters.iter().enumerate() {
+        let failed = |why: &dyn Display| {
+            StartFault::world(format!("--l2-adapter #{} ({}): {why}", at + 1, spec.name))
+        };
+        let opened = tiers::open(spec.clone(), reactor.tier_terms());
+        let opened = opened.map_err(|error| failed(&error))?;
+        match reactor.add_tier(opened) {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(failed(&"there are as many adapters as there can be")),
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+    Ok(())
 }
 
 /// What the arena's helper says, on its thread.

@@ -5,6 +5,7 @@ mod harness;
 mod bodies;
 mod budgets;
 mod departures;
+mod disks;
 mod fairness;
 mod orders;
 mod protocol;

@@ -11,6 +11,7 @@ use crate::arena::{Machine, NoPool, SegmentOptions, Sizing, Wanted};
 use crate::log::Form;
 use crate::record::RecordOptions;
 use crate::server::memory;
+use crate::tiers::spec::AdapterSpec;
 use kvtide_core::config::{Config, Limits, TransferModes};
 use kvtide_core::time::Duration;
 use serde_json::Value;
@@ -53,6 +54,8 @@ pub struct Settings {
     pub sample_rate_ppm: u64,
     pub print_memory: bool,
     pub record: RecordOptions,
+    /// Lower tiers, the preferred one first.
+    pub adapters: Vec<AdapterSpec>,
     /// The answer to `GET /config`.
     pub document: Value,
     /// To be logged, one sentence each.
@@ -98,6 +101,7 @@ impl Settings {
             sample_rate_ppm: millionths(observe.metrics_sample_rate),
             print_memory: flags.memory.print_memory,
             record: record_of(flags)?,
+            adapters: Vec::new(),
             document,
             warnings,
             engine,

@@ -22,7 +22,9 @@ pub(super) struct Stopping {
     /// Bodies that have not ended by then are cut, so that their requests are answered.
     cut_at: Instant,
     /// What is not answered and written by then is given up.
-    pub(super) until: Instant,
+    until: Instant,
+    /// Disks that have not ended by then are given up.
+    disks_until: Instant,
     /// A second signal: now.
     at_once: bool,
 }
@@ -30,7 +32,7 @@ pub(super) struct Stopping {
 impl Stopping {
     /// When there is something to do again, though nothing came.
     pub(super) fn next_step(&self, now: Instant) -> Instant {
-        let steps = [self.last_call, self.cut_at, self.until];
+        let steps = [self.last_call, self.cut_at, self.until, self.disks_until];
         steps.into_iter().find(|at| *at > now).unwrap_or(now)
     }
 }
@@ -44,8 +46,10 @@ impl<E: Desk> Reactor<E> {
             match note {
                 Note::ArenaGrown { bytes } => {
                     self.shared.arena.grown_to(bytes);
+                    self.tiers.grown(bytes);
                     self.shared.door.tell(Event::ArenaGrown { bytes });
                 }
+                Note::Tier { opened, answer } => answer(self.add_tier(*opened)),
                 Note::Pool(news) => self.shared.arena.hear(news),
                 Note::Operator { ask, answer } => self.operate(&ask, answer),
                 Note::Look(look) => look(&self.shared.door.engine, &self.status()),
@@ -101,6 +105,7 @@ impl<E: Desk> Reactor<E> {
             last_call: now + LAST_CALL,
             cut_at: now + FLUSH_TIME / 2,
             until: now + FLUSH_TIME,
+            disks_until: now + DISKS_TIME,
             at_once: false,
         });
         self.shared.stopping = true;
@@ -128,7 +133,8 @@ impl<E: Desk> Reactor<E> {
         }
     }
 
-    /// Whether the end is reached: nobody waits for an answer, or time is up.
+    /// Whether the end is reached: nobody waits for an answer or time for that is up, and so it is
+    /// with disks.
     pub(super) fn finished(&self) -> Option<Signal> {
         let stopping = self.stopping?;
         let now = self.shared.door.clock.now();
@@ -136,7 +142,8 @@ impl<E: Desk> Reactor<E> {
         let done = now >= stopping.last_call
             && self.shared.requests.is_empty()
             && self.connections.iter().all(|(_, connection)| !connection.is_owed());
-        (stopping.at_once || waited || done).then_some(stopping.signal)
+        let written = self.tiers.is_idle() || now >= stopping.disks_until;
+        (stopping.at_once || ((waited || done) && written)).then_some(stopping.signal)
     }
 
     fn status(&self) -> ReactorStatus {
@@ -155,6 +162,7 @@ impl<E: Desk> Reactor<E> {
             turns: self.shared.door.turns.times().clone(),
             counters: self.shared.counters.clone(),
             recording: self.recording_status(),
+            tiers: self.tiers.status(),
         }
     }
 }
@@ -163,3 +171,5 @@ impl<E: Desk> Reactor<E> {
 const LAST_CALL: Duration = Duration::from_millis(50);
 /// What the last answers may take to be written (design §7).
 const FLUSH_TIME: Duration = Duration::from_secs(2);
+/// What is on its way to a disk may take so long to get there (design §7).
+const DISKS_TIME: Duration = Duration::from_secs(10);

@@ -18,10 +18,12 @@ impl<E: Desk> Reactor<E> {
     /// Carries out all effects, those that endings bring about included.
     pub(super) fn carry_out(&mut self) {
         loop {
-            // Swapped out, as endings told on the way may append effects with slots of their own.
+            // Swapped out, as endings told on the way may append effects with slots and keys of
+            // their own.
             let out = &mut self.shared.door.out;
             std::mem::swap(&mut out.effects, &mut self.orders.effects);
             std::mem::swap(&mut out.slots, &mut self.orders.slots);
+            std::mem::swap(&mut out.l2_keys, &mut self.orders.l2_keys);
             if self.orders.effects.is_empty() {
                 return self.orders.clear();
             }
@@ -57,7 +59,18 @@ impl<E: Desk> Reactor<E> {
                     tell(answer);
                 }
             }
-            _ => todo!("lower tiers"),
+            Effect::Probe { .. }
+            | Effect::StoreObject { .. }
+            | Effect::LoadObject { .. }
+            | Effect::DeleteObject { .. }
+            | Effect::Digest { .. }
+            | Effect::Scrub { .. }
+            | Effect::Cancel { .. }
+            | Effect::Note { .. }
+            | Effect::AdapterClosed { .. } => {
+                let (now, shared) = (self.shared.now, &mut self.shared);
+                self.tiers.carry_out(now, effect, orders, &shared.arena, &mut shared.door);
+            }
         }
     }
 

@@ -6,8 +6,11 @@ use super::signals::Signal;
 use super::status::ReactorStatus;
 use crate::arena::PoolNews;
 use crate::record::DumpTeller;
+use crate::tiers::Opened;
 use kvtide_core::effect::OperatorAnswer;
 use kvtide_core::event::OperatorAsk;
+use kvtide_core::names::AdapterId;
+use std::io;
 
 /// One letter to the reactor.
 pub enum Note<E> {
@@ -17,6 +20,8 @@ pub enum Note<E> {
     Pool(PoolNews),
     /// An operator wants something changed. `answer` is called once, unless the server ends first.
     Operator { ask: OperatorRequest, answer: OperatorTeller },
+    /// A lower tier that was opened while serving. The teller is called once.
+    Tier { opened: Box<Opened>, answer: TierTeller },
     /// Somebody wants to look at the state.
     Look(Look<E>),
     /// Write down the last minute. The teller is called once, on another thread or here.
@@ -27,6 +32,9 @@ pub enum Note<E> {
 
 /// Takes the answer to an operator.
 pub type OperatorTeller = Box<dyn FnOnce(OperatorAnswer) + Send>;
+
+/// Takes the place that a tier was given; None where there are as many as can be.
+pub type TierTeller = Box<dyn FnOnce(io::Result<Option<AdapterId>>) + Send>;
 
 /// Sees the state between two turns.
 pub type Look<E> = Box<dyn FnOnce(&E, &ReactorStatus) + Send>;

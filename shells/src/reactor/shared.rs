@@ -12,11 +12,12 @@ use crate::record::Recording;
 use kvtide_core::effect::Outbox;
 use kvtide_core::engine::Engine;
 use kvtide_core::event::{Ask, Event, SendOutcome};
+use kvtide_core::format::names::ObjectName;
 use kvtide_core::front::Front;
 use kvtide_core::limits::{
     BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUEST_CHUNKS_MAX, REQUESTS_MAX,
 };
-use kvtide_core::names::{Connection, Ticket};
+use kvtide_core::names::{Connection, L2Key, Ticket};
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::Context;
 use std::collections::VecDeque;
@@ -28,6 +29,12 @@ pub trait Desk {
 
     /// When the next `Event::Tick` is wanted.
     fn next_tick(&self) -> Option<Instant>;
+
+    /// The name at rest of an object that an effect has just named. Asked only of who orders
+    /// something of lower tiers.
+    fn l2_name(&self, key: &L2Key) -> ObjectName<'_> {
+        unreachable!("nobody here names {key:?}")
+    }
 
     /// Tells again every name that facts use by number, after facts were lost.
     fn retell(&mut self, out: &mut Outbox);
@@ -43,6 +50,10 @@ impl Desk for Engine {
 
     fn next_tick(&self) -> Option<Instant> {
         self.deadline().map(|(at, _)| at)
+    }
+
+    fn l2_name(&self, key: &L2Key) -> ObjectName<'_> {
+        Engine::l2_name(self, key)
     }
 
     fn retell(&mut self, out: &mut Outbox) {

@@ -4,6 +4,7 @@ use super::counters::Counters;
 use super::turns::TurnTimes;
 use super::{CONNECTIONS_PER_TURN, SLOTS_PER_TURN, buffers, connection, requests};
 use crate::arena::PoolNews;
+use crate::tiers::files::status::TierStatus;
 use kvtide_core::limits;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct ReactorStatus {
     pub turns: TurnTimes,
     pub counters: Counters,
     pub recording: RecordingStatus,
+    /// By adapter; None for those that have left.
+    pub tiers: Vec<Option<TierStatus>>,
 }
 
 /// Recorded since the start, by `--record` and the flight recorder.

@@ -90,6 +90,7 @@ impl<E: Desk> Reactor<E> {
         let accepting = self.listeners.iter().any(|listener| listener.ready);
         let busy = !self.ready.is_empty()
             || !self.shared.dirty.is_empty()
+            || self.tiers.is_eager()
             || (accepting && now >= self.accept_after);
         if busy {
             return Duration::ZERO;
@@ -100,6 +101,9 @@ impl<E: Desk> Reactor<E> {
         }
         if let Some(tick) = self.shared.door.engine.next_tick() {
             until = until.min(tick);
+        }
+        if let Some(due) = self.tiers.deadline() {
+            until = until.min(due);
         }
         if let Some(stopping) = &self.stopping {
             until = until.min(stopping.next_step(now));

@@ -1,0 +1,461 @@
+//! The lower tiers of this server: carries out what the engine orders of them, and tells what came
+//! of it.
+//!
+//! A tier is a variant of [`Tier`] with a file of its own below here. The one invariant: every
+//! order with a ticket ends in exactly one event, told by `carry_out` at once or by `collect`
+//! later, and until then the bytes of its place are the tier's. Nothing here waits for a device.
+
+pub mod digest;
+pub mod files;
+pub mod index;
+pub mod spec;
+
+use crate::arena::{Arena, Span, Window};
+use digest::Digester;
+use files::FileTier;
+use files::status::TierStatus;
+use kvtide_core::config::AdapterSetup;
+use kvtide_core::effect::{Effect, Note, Outbox};
+use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
+use kvtide_core::format::names::ObjectName;
+use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN};
+use kvtide_core::names::{AdapterId, L2Key, Ticket};
+use kvtide_core::time::Instant;
+use mio::{Registry, Token};
+use spec::AdapterSpec;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// What a tier needs of the server it belongs to.
+#[derive(Clone)]
+pub struct Terms {
+    pub window: Window,
+    /// Called on any thread when there is something to collect.
+    pub wake: Arc<dyn Fn() + Send + Sync>,
+    /// Tells this server's temporary files and its index from those of others: a random UUID.
+    pub server: String,
+}
+
+impl fmt::Debug for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terms").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// One lower tier. A variant more needs these methods, all of which return at once:
+///
+/// * `probe(ticket, names)`, `store(order, span)`, `load(order, span)`,
+///   `delete(order, quarantine)`, `scrub(order, bytes)`: take an order on;
+/// * `cancel(ticket)`: end it as soon as it can end; unknown tickets are others';
+/// * `note(name, note)`: a line for its index, where it has one;
+/// * `added(adapter)`: it has joined the roster and tells what lies in it, at least
+///   `AdapterScanEnded`;
+/// * `collect(now, tell)`: tell every ending that is known;
+/// * `submit(now, budget)`: begin with what was taken on, as many bytes as there is budget;
+///   true where something is left that could begin in the next turn;
+/// * `deadline()`: when to collect or submit although nobody wakes;
+/// * `register(registry, token)`: whatever makes the poll wake beside `Terms::wake`;
+/// * `grown(usable)`: so many bytes of the arena have memory behind them;
+/// * `workers()`, `limit_workers(all)`: threads of the system that may wait for its device, and
+///   how many all tiers together may have;
+/// * `is_idle()`: no order is on its way; `close()`: let go of everything;
+/// * `status()`: for `/status`.
+#[derive(Debug)]
+pub enum Tier {
+    Files(Box<FileTier>),
+}
+
+/// What a store, load, delete or scrub is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    pub ticket: Ticket,
+    pub name: &'a ObjectName<'a>,
+    pub now: Instant,
+}
+
+/// A tier that is open and has not joined the roster yet.
+#[derive(Debug)]
+pub struct Opened {
+    pub tier: Tier,
+    pub spec: AdapterSpec,
+    /// What came of `spec.capacity_bytes`.
+    pub capacity_bytes: u64,
+    /// Bytes at rest are whole multiples of this.
+    pub charge_bytes: u32,
+    /// It has what it was given until it is told to delete it.
+    pub keeps_data: bool,
+}
+
+impl Opened {
+    /// What the engine is told of it.
+    pub fn setup(&self) -> AdapterSetup<'_> {
+        let spec = &self.spec;
+        let depth = spec.queue_depth.max(1);
+        AdapterSetup {
+            name: &spec.name,
+            is_shared: !spec.exclusive,
+            keeps_data: self.keeps_data,
+            capacity_bytes: self.capacity_bytes,
+            objects_max: spec.objects_max,
+            charge_bytes: self.charge_bytes,
+            policy: spec.eviction.policy,
+            watermark_ppm: spec.eviction.watermark_ppm,
+            ratio_ppm: spec.eviction.ratio_ppm,
+            stores_max: depth,
+            loads_max: depth,
+            probe_deadline: spec.probe_deadline,
+            load_deadline: spec.load_deadline,
+            store_deadline: spec.store_deadline,
+            on_second_touch: spec.on_second_touch,
+            write_bytes_per_second: spec.write_bytes_per_second,
+            write_bytes_per_day: spec.write_bytes_per_day,
+            scrub_bytes_per_second: spec.scrub_bytes_per_second,
+            verify: spec.verify,
+        }
+    }
+}
+
+/// Opens what an operator asked for. May wait for the device: never called on the reactor's thread
+/// while it serves.
+pub fn open(spec: AdapterSpec, terms: &Terms) -> io::Result<Opened> {
+    match &spec.kind {
+        spec::Kind::Files(files) => {
+            let (tier, room) = FileTier::open(files, &spec, terms)?;
+            Ok(Opened {
+                tier: Tier::Files(Box::new(tier)),
+                capacity_bytes: room.capacity_bytes,
+                charge_bytes: room.charge_bytes,
+                keeps_data: true,
+                spec,
+            })
+        }
+    }
+}
+
+impl Tier {
+    fn probe<'a>(&mut self, ticket: Ticket, names: impl Iterator<Item = ObjectName<'a>>) {
+        match self {
+            Tier::Files(tier) => tier.probe(ticket, names),
+        }
+    }
+
+    fn store(&mut self, order: Order<'_>, span: Span) {
+        match self {
+            Tier::Files(tier) => tier.store(order, span),
+        }
+    }
+
+    fn load(&mut self, order: Order<'_>, span: Span) {
+        match self {
+            Tier::Files(tier) => tier.load(order, span),
+        }
+    }
+
+    fn delete(&mut self, order: Order<'_>, quarantine: bool) {
+        match self {
+            Tier::Files(tier) => tier.delete(order, quarantine),
+        }
+    }
+
+    fn scrub(&mut self, order: Order<'_>, bytes: u64) {
+        match self {
+            Tier::Files(tier) => tier.scrub(order, bytes),
+        }
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        match self {
+            Tier::Files(tier) => tier.cancel(ticket),
+        }
+    }
+
+    fn note(&mut self, name: &ObjectName<'_>, note: Note) {
+        match self {
+            Tier::Files(tier) => tier.note(name, note),
+        }
+    }
+
+    fn added(&mut self, adapter: AdapterId) {
+        match self {
+            Tier::Files(tier) => tier.added(adapter),
+        }
+    }
+
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match self {
+            Tier::Files(tier) => tier.register(registry, token),
+        }
+    }
+
+    fn grown(&mut self, usable: u64) {
+        match self {
+            Tier::Files(tier) => tier.grown(usable),
+        }
+    }
+
+    fn workers(&self) -> u32 {
+        match self {
+            Tier::Files(tier) => tier.workers(),
+        }
+    }
+
+    fn limit_workers(&self, all: u32) {
+        match self {
+            Tier::Files(tier) => tier.limit_workers(all),
+        }
+    }
+
+    fn collect(&mut self, _now: Instant, tell: &mut dyn FnMut(Event<'_>)) {
+        match self {
+            Tier::Files(tier) => tier.collect(tell),
+        }
+    }
+
+    fn submit(&mut self, _now: Instant, budget: &mut u64) -> bool {
+        match self {
+            Tier::Files(tier) => tier.submit(budget),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Tier::Files(_) => None,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        match self {
+            Tier::Files(tier) => tier.is_idle(),
+        }
+    }
+
+    fn close(self) {
+        match self {
+            Tier::Files(tier) => tier.close(),
+        }
+    }
+
+    pub fn status(&self) -> TierStatus {
+        match self {
+            Tier::Files(tier) => tier.status(),
+        }
+    }
+}
+
+/// All lower tiers of a server, each at the place that the roster gave it.
+pub struct Tiers {
+    list: Vec<Option<Tier>>,
+    terms: Terms,
+    /// Started with the first tier: a server without one has no thread for it.
+    digester: Option<Digester>,
+    /// Bytes of the arena that have memory behind them.
+    usable: u64,
+    /// Whose turn it is to begin before the others.
+    first: usize,
+    /// Something is left that can begin in the next turn.
+    is_eager: bool,
+}
+
+/// The way back to the engine, for names and for endings.
+pub trait Engine {
+    fn l2_name(&self, key: &L2Key) -> ObjectName<'_>;
+    fn tell(&mut self, event: Event<'_>);
+}
+
+impl Tiers {
+    pub fn new(terms: Terms) -> Tiers {
+        Tiers { list: Vec::new(), terms, digester: None, usable: 0, first: 0, is_eager: false }
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Gives a tier its place behind all others and tells the engine. `token` is what the poll
+    /// names it by. None where the roster is full.
+    pub fn add(
+        &mut self,
+        mut opened: Opened,
+        (registry, token): (&Registry, Token),
+        engine: &mut impl Engine,
+    ) -> io::Result<Option<AdapterId>> {
+        if self.list.len() == ADAPTERS_MAX {
+            opened.tier.close();
+            return Ok(None);
+        }
+        if self.digester.is_none() {
+            let Terms { window, wake, .. } = self.terms.clone();
+            self.digester = Some(Digester::start(window, wake)?);
+        }
+        let adapter = AdapterId(self.list.len() as u16);
+        opened.tier.register(registry, token)?;
+        engine.tell(Event::AdapterAdded { adapter, setup: opened.setup() });
+        opened.tier.grown(self.usable);
+        opened.tier.added(adapter);
+        self.list.push(Some(opened.tier));
+        // So that a device which hangs takes no thread away from the others.
+        let all = self.list.iter().flatten().map(Tier::workers).sum();
+        self.list.iter().flatten().for_each(|tier| tier.limit_workers(all));
+        // What lies in it is told with the next turn.
+        self.is_eager = true;
+        Ok(Some(adapter))
+    }
+
+    /// The first `usable` bytes of the arena have memory behind them.
+    pub fn grown(&mut self, usable: u64) {
+        self.usable = usable;
+        self.list.iter_mut().flatten().for_each(|tier| tier.grown(usable));
+    }
+
+    /// Carries out what is ordered of a lower tier; other effects are none of its business.
+    pub fn carry_out(
+        &mut self,
+        now: Instant,
+        effect: Effect,
+        orders: &Outbox,
+        arena: &Arena,
+        engine: &mut impl Engine,
+    ) {
+        let span = |place| arena.span(place).expect(IN_ARENA);
+        match effect {
+            Effect::Probe { ticket, adapter, keys } => match self.tier(adapter) {
+                Some(tier) => {
+                    let keys = orders.l2_keys(keys).iter();
+                    tier.probe(ticket, keys.map(|key| engine.l2_name(key)));
+                }
+                None => engine.tell(Event::ProbeEnded { ticket, found: None }),
+            },
+            Effect::StoreObject { ticket, adapter, key, place } => match self.tier(adapter) {
+                Some(tier) => {
+                    tier.store(Order { ticket, name: &engine.l2_name(&key), now }, span(place));
+                }
+                None => {
+                    let outcome = StoreOutcome::Failed(TierFault::Cancelled);
+                    engine.tell(Event::StoreEnded { ticket, outcome });
+                }
+            },
+            Effect::LoadObject { ticket, adapter, key, place } => match self.tier(adapter) {
+                Some(tier) => {
+                    tier.load(Order { ticket, name: &engine.l2_name(&key), now }, span(place));
+                }
+                None => {
+                    let outcome = LoadOutcome::Failed(TierFault::Cancelled);
+                    engine.tell(Event::LoadEnded { ticket, outcome });
+                }
+            },
+            Effect::Digest { ticket, key, place } => {
+                self.digest(ticket, &key, span(place), engine);
+            }
+            Effect::Cancel { ticket } => {
+                self.list.iter_mut().flatten().for_each(|tier| tier.cancel(ticket));
+            }
+            Effect::DeleteObject { .. }
+            | Effect::Scrub { .. }
+            | Effect::Note { .. }
+            | Effect::AdapterClosed { .. } => self.keep_up(now, effect, engine),
+            Effect::Answer { .. }
+            | Effect::Send { .. }
+            | Effect::Receive { .. }
+            | Effect::OperatorAnswer { .. } => {}
+        }
+    }
+
+    /// What is ordered of a tier and moves no payload.
+    fn keep_up(&mut self, now: Instant, effect: Effect, engine: &mut impl Engine) {
+        match effect {
+            Effect::DeleteObject { ticket, adapter, key, quarantine } => match self.tier(adapter) {
+                Some(tier) => {
+                    tier.delete(Order { ticket, name: &engine.l2_name(&key), now }, quarantine);
+                }
+                None => {
+                    let outcome = DeleteOutcome::Failed(TierFault::Cancelled);
+                    engine.tell(Event::DeleteEnded { ticket, outcome });
+                }
+            },
+            Effect::Scrub { ticket, adapter, key, bytes } => match self.tier(adapter) {
+                Some(tier) => {
+                    tier.scrub(Order { ticket, name: &engine.l2_name(&key), now }, bytes);
+                }
+                None => engine.tell(Event::ScrubEnded { ticket, digest: None }),
+            },
+            Effect::Note { adapter, key, note } => {
+                if let Some(tier) = self.tier(adapter) {
+                    tier.note(&engine.l2_name(&key), note);
+                }
+            }
+            Effect::AdapterClosed { adapter } => {
+                let place = self.list.get_mut(usize::from(adapter.0));
+                if let Some(tier) = place.and_then(Option::take) {
+                    tier.close();
+                }
+            }
+            _ => unreachable!("the others are dealt with above"),
+        }
+    }
+
+    fn digest(&mut self, ticket: Ticket, key: &L2Key, span: Span, engine: &mut impl Engine) {
+        // The rules of keys leave none without a native name.
+        let name = engine.l2_name(key).native().unwrap_or_default();
+        let digester = self.digester.as_mut();
+        let digester = digester.expect("digests are wanted of what goes to or from a tier");
+        digester.order(ticket, name, span, &mut |event| engine.tell(event));
+    }
+
+    /// Tells every ending that is known.
+    pub fn collect(&mut self, now: Instant, tell: &mut dyn FnMut(Event<'_>)) {
+        for tier in self.list.iter_mut().flatten() {
+            tier.collect(now, tell);
+        }
+        if let Some(digester) = &mut self.digester {
+            digester.collect(tell);
+        }
+    }
+
+    /// Begins with what was ordered, once a turn. Tiers share the turn's budget, and each of them
+    /// is the first to take from it in turn.
+    pub fn submit(&mut self, now: Instant) {
+        self.is_eager = false;
+        let mut budget = DISK_BYTES_PER_TURN;
+        let count = self.list.len();
+        self.first = (self.first + 1) % count.max(1);
+        for at in 0..count {
+            if let Some(tier) = &mut self.list[(self.first + at) % count] {
+                self.is_eager |= tier.submit(now, &mut budget);
+            }
+        }
+    }
+
+    /// Whether the next turn can begin something that this one had no budget for.
+    pub fn is_eager(&self) -> bool {
+        self.is_eager
+    }
+
+    /// When to look although nobody wakes.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.list.iter().flatten().filter_map(Tier::deadline).min()
+    }
+
+    /// Nothing is on its way to or from any tier.
+    pub fn is_idle(&self) -> bool {
+        self.digester.as_ref().is_none_or(Digester::is_idle)
+            && self.list.iter().flatten().all(Tier::is_idle)
+    }
+
+    /// By adapter; None for those that have left.
+    pub fn status(&self) -> Vec<Option<TierStatus>> {
+        self.list.iter().map(|tier| tier.as_ref().map(Tier::status)).collect()
+    }
+
+    fn tier(&mut self, adapter: AdapterId) -> Option<&mut Tier> {
+        self.list.get_mut(usize::from(adapter.0))?.as_mut()
+    }
+}
+
+impl Drop for Tiers {
+    fn drop(&mut self) {
+        self.list.drain(..).flatten().for_each(Tier::close);
+    }
+}
+
+const IN_ARENA: &str = "the engine places objects within what it was told is usable";
