@@ -15,4 +15,5 @@ pub mod serve;
 pub mod server;
 pub mod sockets;
 pub mod telemetry;
+pub mod tiers;
 pub mod version;

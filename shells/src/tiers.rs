@@ -1,0 +1,3 @@
+//! Tiers below memory.
+
+pub mod index;
