@@ -184,8 +184,8 @@ impl Index {
         options: IndexOptions,
         on_scan: impl FnMut(ScanNews) -> Result<(), ScanNews> + Send + 'static,
     ) -> Result<Index, IndexError> {
-        let uuid = entropy::uuid();
-        let (log, left) = LogFile::open(base, &uuid)?;
+        let (log, left) = LogFile::open(base)?;
+        let uuid = log.uuid().to_owned();
         let counts = Arc::new(IndexCounts::default());
         let (to_keeper, lines) = lane(BATCHES);
         let name = format!("index-{}", options.name);

@@ -135,6 +135,11 @@ impl Reader {
         self.bytes
     }
 
+    /// What the check of a record with this kind and these fields would have to be here.
+    pub fn check_of(&self, body: &[u8]) -> u32 {
+        continued(self.check, body)
+    }
+
     fn record<'a>(&self, input: &'a [u8]) -> Result<(Record<'a>, &'a [u8], u32), Fault> {
         let mut fields = Fields(input);
         let kind = fields.take(1)?[0];
@@ -163,7 +168,7 @@ impl Reader {
         };
         let body = &input[..input.len() - fields.0.len()];
         let check = fields.fixed()?;
-        if continued(self.check, body) != check {
+        if self.check_of(body) != check {
             return Err(Fault::Checksum);
         }
         Ok((record, fields.0, check))

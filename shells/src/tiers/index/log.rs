@@ -60,7 +60,7 @@ pub struct LeftIndex {
 impl LogFile {
     /// Takes over what is there and makes sure of a file of our own, without reading more than
     /// headers.
-    pub fn open(base: &Path, uuid: &str) -> Result<(LogFile, Left), IndexError> {
+    pub fn open(base: &Path) -> Result<(LogFile, Left), IndexError> {
         let folder = base.join(FOLDER);
         let failed = |what, path: &Path| {
             let path = path.to_owned();
@@ -72,22 +72,20 @@ impl LogFile {
         // The longest one is likely ours of the last run: what is in the others is merged into it.
         let bytes = |index: &LeftIndex| index.file.metadata().map_or(0, |there| there.len());
         left.indexes.sort_by_key(|index| (!index.is_ours, Reverse(bytes(index))));
-        let path = path_of(&folder, uuid);
+        let mut uuid = entropy::uuid();
         if left.indexes.first().is_some_and(|first| first.is_ours) {
             let first = left.indexes.remove(0);
+            let path = path_of(&folder, &uuid);
             left.own = adopt(first, &path).map_err(failed("take over the index", &path))?;
         }
-        let (file, header) = match &left.own {
-            Some(own) => (own.file.try_clone(), own.header),
-            None => {
-                let header = header();
-                (begin(&path, &header), header)
-            }
+        let begun = match &left.own {
+            Some(own) => own.file.try_clone().map(|file| (file, own.header)),
+            None => begin(&folder, &mut uuid),
         };
-        let file = file.map_err(failed("begin the index", &path))?;
+        let (file, header) = begun.map_err(failed("begin an index in", &folder))?;
         let log = LogFile {
             folder,
-            uuid: uuid.to_owned(),
+            uuid,
             file,
             writer: Writer::begin(&header, &mut Vec::new()),
             scopes: Scopes::new(entropy::seed()),
@@ -337,11 +335,18 @@ fn adopt(left: LeftIndex, path: &Path) -> io::Result<Option<LeftIndex>> {
     }
 }
 
-fn begin(path: &Path, header: &Header) -> io::Result<File> {
-    let taken = || io::Error::other("somebody took its lock");
-    let file = locks::create(path)?.ok_or_else(taken)?;
-    file.write_all_at(&header.bytes(), 0)?;
-    Ok(file)
+/// A new index. Another server that starts just now may take its lock before we do, and the file
+/// for one that was left: then it is that server's to remove.
+fn begin(folder: &Path, uuid: &mut String) -> io::Result<(File, Header)> {
+    let header = header();
+    for _ in 0..BEGINNINGS_MAX {
+        if let Some(file) = locks::create(&path_of(folder, uuid))? {
+            file.write_all_at(&header.bytes(), 0)?;
+            return Ok((file, header));
+        }
+        *uuid = entropy::uuid();
+    }
+    Err(io::Error::other("others take its lock again and again"))
 }
 
 fn header() -> Header {
@@ -373,6 +378,8 @@ pub fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Servers that start at once disturb each other at most so often.
+const BEGINNINGS_MAX: usize = 64;
 /// What may wait where the disk does not take it.
 const OUT_BYTES_MAX: usize = 16 << 20;
 /// What is read of an index at once; longer than any record.
