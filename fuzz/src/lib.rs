@@ -7,6 +7,7 @@ pub mod engine;
 pub mod front;
 pub mod hashes;
 pub mod http;
+pub mod index;
 pub mod keys;
 pub mod msgpack;
 pub mod names;
@@ -25,6 +26,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("front", front::run),
     ("hashes", hashes::run),
     ("http", http::run),
+    ("index", index::run),
     ("keys", keys::run),
     ("msgpack", msgpack::run),
     ("names", names::run),

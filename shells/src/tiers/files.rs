@@ -6,6 +6,7 @@
 
 pub mod status;
 
+mod catalog;
 mod engine;
 mod folders;
 mod job;
@@ -17,10 +18,10 @@ mod store;
 mod threads;
 mod upkeep;
 
-use super::index::Index;
 use super::{Order, Terms};
 use crate::arena::sizing::Bytes;
 use crate::arena::{Span, Window};
+use catalog::Catalog;
 use engine::{Chain, Engine};
 use folders::{Folders, Temporaries, file_name};
 use job::{Class, Ending, Job, Rules, Work, fault};
@@ -48,7 +49,7 @@ pub struct FileTier {
     /// The engine has a share, too; here for what comes after it.
     _folders: Arc<Folders>,
     temporaries: Temporaries,
-    index: Index,
+    catalog: Catalog,
     /// By class, not begun.
     queues: [VecDeque<Job>; 3],
     places: Vec<Option<Job>>,
@@ -64,6 +65,8 @@ pub struct FileTier {
     orders: u64,
     /// Bytes of the arena that have memory behind them.
     usable: u64,
+    /// The look through the folder has found more than was told in this turn.
+    has_more_found: bool,
     reasons: Vec<String>,
 }
 
@@ -92,7 +95,7 @@ impl FileTier {
         (rules, places): (Rules, usize),
         folders: Arc<Folders>,
         terms: &Terms,
-        (index, temporaries): (Index, Temporaries),
+        (catalog, temporaries): (Catalog, Temporaries),
     ) -> FileTier {
         FileTier {
             engine,
@@ -100,7 +103,7 @@ impl FileTier {
             window: terms.window.clone(),
             _folders: folders,
             temporaries,
-            index,
+            catalog,
             queues: Default::default(),
             places: (0..places).map(|_| None).collect(),
             free: (0..places).rev().collect(),
@@ -110,6 +113,7 @@ impl FileTier {
             back: Vec::new(),
             orders: 0,
             usable: 0,
+            has_more_found: false,
             reasons: Vec::new(),
         }
     }
@@ -161,6 +165,9 @@ impl FileTier {
         match file_name(order.name) {
             Ok(name) => {
                 let delete = Delete::new(name, quarantine);
+                if quarantine {
+                    self.catalog.quarantined();
+                }
                 self.queue(Job::new(order.ticket, Work::Delete(delete)));
             }
             Err(_) => self.ended.push((order.ticket, Ending::Deleted(DeleteOutcome::Absent))),
@@ -207,11 +214,11 @@ impl FileTier {
     }
 
     pub fn note(&mut self, name: &ObjectName<'_>, note: Note) {
-        self.index.note(name, note);
+        self.catalog.note(name, note);
     }
 
     pub fn added(&mut self, adapter: AdapterId) {
-        self.index.start_scan(adapter);
+        self.catalog.start_scan(adapter);
     }
 
     /// The first `usable` bytes of the arena have memory behind them.
@@ -236,7 +243,7 @@ impl FileTier {
     }
 
     pub fn collect(&mut self, tell: &mut dyn FnMut(Event<'_>)) {
-        self.index.collect(tell);
+        self.has_more_found = self.catalog.collect(tell);
         for (ticket, ending) in self.ended.drain(..) {
             self.orders -= 1;
             ending.tell(ticket, tell);
@@ -271,7 +278,7 @@ impl FileTier {
             }
         }
         let is_flushed = self.engine.flush();
-        is_eager || !is_flushed || !self.ended.is_empty()
+        is_eager || !is_flushed || self.has_more_found || !self.ended.is_empty()
     }
 
     /// Whose turn it is: a job that was begun goes on before another begins.
@@ -337,7 +344,9 @@ impl FileTier {
     }
 
     /// A device that does not answer is not waited for.
-    pub fn close(self) {}
+    pub fn close(self) {
+        self.catalog.close();
+    }
 
     pub fn status(&self) -> TierStatus {
         let moved = self.engine.moved();

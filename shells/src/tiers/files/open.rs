@@ -5,6 +5,7 @@
 //! Invariant: whatever falls short of what was asked for has one sentence that says why, and what
 //! would change it.
 
+use super::catalog::Catalog;
 use super::engine::{Chain, Engine, How, Step};
 use super::folders::{Folder, Folders, Temporaries, own_name};
 use super::job::Rules;
@@ -14,7 +15,7 @@ use super::threads::Threads;
 use super::{FileTier, Room, unregistered};
 use crate::arena::sizing::Bytes;
 use crate::tiers::Terms;
-use crate::tiers::index::Index;
+use crate::tiers::index::{IndexError, capacity, free_bytes, held_bytes};
 use crate::tiers::spec::{AdapterSpec, FilesSpec};
 use rustix::fs::fstatvfs;
 use rustix::io::Errno;
@@ -60,10 +61,12 @@ impl FileTier {
             }
         }
         found.engine.forget_moved();
-        let index = Index::default();
-        let room = room(&folders, spec, &index)?;
+        let room = room(files, &folders, spec)?;
+        let other = |error: IndexError| io::Error::other(error.to_string());
+        let catalog = Catalog::open(files, spec, terms).map_err(other)?;
+        let temporaries = Temporaries::new(catalog.uuid());
         let Found { engine, rules, reasons } = found;
-        let tier = FileTier::of(engine, (rules, places), folders, terms, (index, temporaries));
+        let tier = FileTier::of(engine, (rules, places), folders, terms, (catalog, temporaries));
         let tier = tier.with_reasons(reasons);
         announce(&tier, files, spec, room);
         Ok((tier, room))
@@ -246,12 +249,18 @@ impl Found {
     }
 }
 
-fn room(folders: &Folders, spec: &AdapterSpec, index: &Index) -> io::Result<Room> {
+fn room(files: &FilesSpec, folders: &Folders, spec: &AdapterSpec) -> io::Result<Room> {
     let system = fstatvfs(folders.descriptor(Folder::Base))?;
-    let free = system.f_bavail.saturating_mul(system.f_frsize);
-    let capacity = free / 10 * 9 + index.held_bytes();
+    let free = free_bytes(&files.base_path)?;
+    // What lies there is looked at only where it matters: a million files take some seconds.
+    let held = match spec.capacity_bytes {
+        Some(asked) if asked <= free => 0,
+        _ => held_bytes(&files.base_path)?,
+    };
+    let bound = capacity(spec.capacity_bytes, free, held);
+    let bound = bound.map_err(|error| io::Error::other(format!("max_capacity_gb: {error}")))?;
     Ok(Room {
-        capacity_bytes: spec.capacity_bytes.unwrap_or(capacity),
+        capacity_bytes: bound.bytes,
         charge_bytes: u32::try_from(system.f_frsize).unwrap_or(1).max(1),
     })
 }

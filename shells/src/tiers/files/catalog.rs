@@ -1,0 +1,138 @@
+//! A tier's index and the look through its folder, as its reactor sees them.
+//!
+//! Invariant: nothing here waits for the device; one batch of what was found is told in a turn, and
+//! the keeper makes no more of them meanwhile.
+
+use crate::tiers::Terms;
+use crate::tiers::index::{Index, IndexError, IndexOptions, ScanNews, ScanSummary};
+use crate::tiers::spec::{AdapterSpec, FilesSpec};
+use kvtide_core::effect::Note;
+use kvtide_core::event::{Event, Scanned};
+use kvtide_core::format::names::ObjectName;
+use kvtide_core::names::AdapterId;
+use kvtide_lanes::lane::{Consumer, lane};
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+pub struct Catalog {
+    index: Index,
+    found: Consumer<ScanNews>,
+    taken: Vec<ScanNews>,
+    waiting: VecDeque<ScanNews>,
+    /// Set when it has joined the roster; nothing is told before.
+    adapter: Option<AdapterId>,
+    name: String,
+    is_scanned: bool,
+}
+
+impl fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Catalog").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Catalog {
+    pub fn open(
+        files: &FilesSpec,
+        spec: &AdapterSpec,
+        terms: &Terms,
+    ) -> Result<Catalog, IndexError> {
+        let (mut news, found) = lane(NEWS);
+        let wake = terms.wake.clone();
+        let on_scan = move |told| match news.put(told) {
+            Ok(()) => {
+                wake();
+                Ok(())
+            }
+            Err(refused) => Err(refused.into_value()),
+        };
+        let options = IndexOptions {
+            name: spec.name.clone(),
+            objects_max: spec.objects_max as usize,
+            temp_dir: files.relative_tmp_dir.clone(),
+        };
+        Ok(Catalog {
+            index: Index::open(&files.base_path, options, on_scan)?,
+            found,
+            taken: Vec::new(),
+            waiting: VecDeque::new(),
+            adapter: None,
+            name: spec.name.clone(),
+            is_scanned: false,
+        })
+    }
+
+    /// Tells this run's temporary files from those of others.
+    pub fn uuid(&self) -> &str {
+        self.index.uuid()
+    }
+
+    pub fn note(&mut self, name: &ObjectName<'_>, note: Note) {
+        self.index.note(name, note);
+    }
+
+    pub fn quarantined(&mut self) {
+        self.index.quarantined();
+    }
+
+    pub fn start_scan(&mut self, adapter: AdapterId) {
+        self.adapter = Some(adapter);
+    }
+
+    /// What was found since, a batch at the most. True where more can be told at once.
+    pub fn collect(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> bool {
+        self.index.flush();
+        let Some(adapter) = self.adapter.filter(|_| !self.is_scanned) else { return false };
+        let is_open = self.found.take(&mut self.taken);
+        self.waiting.extend(self.taken.drain(..));
+        match self.waiting.pop_front() {
+            Some(ScanNews::Found(batch)) => {
+                let found: Vec<Scanned<'_>> =
+                    batch.objects.iter().map(|object| object.scanned()).collect();
+                tell(Event::AdapterScanned { adapter, found: &found });
+            }
+            Some(ScanNews::Ended(summary)) => {
+                self.is_scanned = true;
+                announce(&self.name, &summary);
+                tell(Event::AdapterScanEnded { adapter });
+            }
+            // The keeper is gone, which only a panic can bring about: what it has not told is found
+            // by being asked for.
+            None if !is_open => {
+                self.is_scanned = true;
+                tracing::error!("L2 {}: the look through its folder has ended early", self.name);
+                tell(Event::AdapterScanEnded { adapter });
+            }
+            None => {}
+        }
+        !self.waiting.is_empty()
+    }
+
+    /// Everything noted reaches the disk, unless that takes too long.
+    pub fn close(self) {
+        let name = self.name;
+        if !self.index.close().within(CLOSE_TIME) {
+            tracing::warn!("L2 {name}: its index was not written to its end; a scan makes it anew");
+        }
+    }
+}
+
+fn announce(name: &str, summary: &ScanSummary) {
+    let ScanSummary { known, unknown, bytes, absent, forgotten, foreign, .. } = summary;
+    tracing::info!(
+        "L2 {name}: {known} objects of its index and {unknown} others lie there, {bytes} bytes; \
+         {absent} are gone, {forgotten} have no room in its table, {foreign} files are not its own"
+    );
+    if let Some(example) = &summary.foreign_example {
+        tracing::info!("L2 {name}: one file that is not its own is {example:?}");
+    }
+    if let Some(fault) = &summary.fault {
+        tracing::warn!("L2 {name}: its folder was not read to the end: {fault}");
+    }
+}
+
+/// Batches on their way: the keeper makes two at the most, and says that it has ended.
+const NEWS: usize = 4;
+/// How long the end of the server waits for an index.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
