@@ -5,6 +5,7 @@
 //! counters stand still (known failure F36), and a gauge is never a sum of facts.
 
 pub mod aggregate;
+mod gauges;
 mod lifecycle;
 pub mod page;
 mod reuse;
@@ -16,12 +17,13 @@ mod tiers;
 pub use sample::SampleRate;
 pub use table::{Definition, Kind, Metric, TABLE};
 
-use crate::fact::{Fact, FactKey, Gauges, InstanceEnd, LeaseEnd, NoRoom, ReadFailure, Removal};
+use crate::fact::{Fact, FactKey, InstanceEnd, LeaseEnd, NoRoom, ReadFailure, Removal};
 use crate::names::TenantId;
 use crate::rng::Rng;
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use gauges::fold_gauges;
 use lifecycle::Lifecycle;
 use reuse::Reuse;
 use smallvec::SmallVec;
@@ -137,48 +139,14 @@ impl Fold {
                 count(out, Metric::L1WriteAborts, "why", why.label(), keys.len());
             }
             Fact::ReadFailed { keys: range, why } => self.read_failed(range.of(keys), *why, out),
-            Fact::LookupTaken {
-                tenant,
-                requested_chunks,
-                hit_chunks,
-                l1_hit_chunks,
-                hit_keys,
-                l1_hit_keys,
-                stop,
-            } => {
-                add(out, Metric::LookupStops, [("stop", Text::Fixed(stop.label()))], 1);
-                let names = self.tenants.find(*tenant);
-                let (chunks, keys) = ([*hit_chunks, *l1_hit_chunks], [*hit_keys, *l1_hit_keys]);
-                self.looked_up(names, *requested_chunks, (chunks, keys), out);
-            }
-            Fact::LookupSkipped { model, salt, why } => {
-                let names =
-                    Names { model: Text::Shared(model.clone()), salt: Text::Shared(salt.clone()) };
-                let reason = ("reason", Text::Fixed(why.label()));
-                let [salt, model] = names.clone().labels();
-                add(out, Metric::LookupEarlyExit, [salt, model, reason], 1);
-                self.looked_up(names, 0, Default::default(), out);
-            }
-            Fact::EvictionTick { triggered, .. } => {
-                add(out, Metric::L1EvictionTicks, [], 1);
-                if *triggered {
-                    add(out, Metric::L1EvictionTriggered, [], 1);
-                }
-            }
             Fact::Stored { keys, bytes, took } => stored(keys.len(), *bytes, *took, out),
             Fact::Retrieved { keys, bytes, took } => retrieved(keys.len(), *bytes, *took, out),
-            Fact::RegistrationRefused { reason, .. } => {
-                count(out, Metric::RefusedRegistrations, "reason", reason.label(), 1);
-            }
-            Fact::InstanceEnded { why, .. } => {
-                count(out, Metric::InstanceEnds, "why", instance_end(*why), 1);
-            }
-            Fact::RequestFaulted { operation, fault } => {
-                let fault = ("fault", Text::Fixed(fault.label()));
-                let operation = ("operation", Text::Fixed(operation));
-                add(out, Metric::RequestFaults, [fault, operation], 1);
-            }
-            Fact::StaleEnding => add(out, Metric::StaleEndings, [], 1),
+            Fact::LookupTaken { .. } | Fact::LookupSkipped { .. } => self.fold_lookup(fact, out),
+            Fact::EvictionTick { .. }
+            | Fact::RegistrationRefused { .. }
+            | Fact::InstanceEnded { .. }
+            | Fact::RequestFaulted { .. }
+            | Fact::StaleEnding => fold_plain(fact, out),
             Fact::Gauges(gauges) => {
                 fold_gauges(gauges, out);
                 self.tiers.gauges(&gauges.adapters, out);
@@ -203,8 +171,36 @@ impl Fold {
             | Fact::L2PrefetchFailed { .. }
             | Fact::L2Stored { .. }
             | Fact::L2Accessed { .. }
-            | Fact::L2ScanSkipped { .. }
-            | Fact::L2Removed { .. } => self.fold_tier(at, fact, keys, out),
+            | Fact::L2Removed { .. }
+            | Fact::L2ScanSkipped { .. } => self.fold_tier(at, fact, keys, out),
+        }
+    }
+
+    fn fold_lookup(&mut self, fact: &Fact, out: &mut Vec<Measurement>) {
+        match fact {
+            Fact::LookupTaken {
+                tenant,
+                requested_chunks,
+                hit_chunks,
+                l1_hit_chunks,
+                hit_keys,
+                l1_hit_keys,
+                stop,
+            } => {
+                add(out, Metric::LookupStops, [("stop", Text::Fixed(stop.label()))], 1);
+                let names = self.tenants.find(*tenant);
+                let (chunks, keys) = ([*hit_chunks, *l1_hit_chunks], [*hit_keys, *l1_hit_keys]);
+                self.looked_up(names, *requested_chunks, (chunks, keys), out);
+            }
+            Fact::LookupSkipped { model, salt, why } => {
+                let names =
+                    Names { model: Text::Shared(model.clone()), salt: Text::Shared(salt.clone()) };
+                let reason = ("reason", Text::Fixed(why.label()));
+                let [salt, model] = names.clone().labels();
+                add(out, Metric::LookupEarlyExit, [salt, model, reason], 1);
+                self.looked_up(names, 0, Default::default(), out);
+            }
+            _ => {}
         }
     }
 
@@ -375,6 +371,31 @@ fn instance_end(why: InstanceEnd) -> &'static str {
     }
 }
 
+/// Facts without keys.
+fn fold_plain(fact: &Fact, out: &mut Vec<Measurement>) {
+    match fact {
+        Fact::EvictionTick { triggered, .. } => {
+            add(out, Metric::L1EvictionTicks, [], 1);
+            if *triggered {
+                add(out, Metric::L1EvictionTriggered, [], 1);
+            }
+        }
+        Fact::RegistrationRefused { reason, .. } => {
+            count(out, Metric::RefusedRegistrations, "reason", reason.label(), 1);
+        }
+        Fact::InstanceEnded { why, .. } => {
+            count(out, Metric::InstanceEnds, "why", instance_end(*why), 1);
+        }
+        Fact::RequestFaulted { operation, fault } => {
+            let fault = ("fault", Text::Fixed(fault.label()));
+            let operation = ("operation", Text::Fixed(operation));
+            add(out, Metric::RequestFaults, [fault, operation], 1);
+        }
+        Fact::StaleEnding => add(out, Metric::StaleEndings, [], 1),
+        _ => {}
+    }
+}
+
 fn stored(chunks: u64, bytes: u64, took: Duration, out: &mut Vec<Measurement>) {
     add(out, Metric::StoredChunks, [], chunks);
     add(out, Metric::StoredBytes, [], bytes);
@@ -385,53 +406,6 @@ fn retrieved(chunks: u64, bytes: u64, took: Duration, out: &mut Vec<Measurement>
     add(out, Metric::RetrievedChunks, [], chunks);
     add(out, Metric::RetrievedBytes, [], bytes);
     observe(out, Metric::RetrieveDuration, [], seconds(took));
-}
-
-fn fold_gauges(gauges: &Gauges, out: &mut Vec<Measurement>) {
-    let Gauges {
-        l1_used_bytes,
-        l1_total_bytes,
-        l1_configured_bytes,
-        l1_staging_bytes,
-        l1_condemned_bytes,
-        l1_leased_bytes,
-        l1_objects,
-        active_prefetch_jobs,
-        sessions,
-        instances,
-        tickets,
-        lease_units,
-        adapters: _,
-    } = *gauges;
-    let ratio = match l1_total_bytes {
-        0 => 0.0,
-        total => l1_used_bytes as f64 / total as f64,
-    };
-    let of_l1 = [
-        (Metric::L1MemoryUsage, l1_used_bytes as f64),
-        (Metric::L1UsageRatio, ratio),
-        (Metric::L1Staging, l1_staging_bytes as f64),
-    ];
-    for (metric, value) in of_l1 {
-        push(out, metric, [L1_BACKEND, L1_TAG], Value::Set(value));
-    }
-    let plain = [
-        (Metric::ActivePrefetchJobs, active_prefetch_jobs),
-        (Metric::OwnL1Used, l1_used_bytes),
-        (Metric::OwnL1Total, l1_total_bytes),
-        (Metric::OwnL1Configured, l1_configured_bytes),
-        (Metric::OwnL1Staging, l1_staging_bytes),
-        (Metric::OwnL1Condemned, l1_condemned_bytes),
-        (Metric::OwnL1Leased, l1_leased_bytes),
-        (Metric::OwnL1Objects, l1_objects),
-        (Metric::OwnSessions, sessions),
-        (Metric::OwnInstances, instances),
-        (Metric::OwnTickets, tickets),
-        (Metric::OwnLeaseUnits, lease_units),
-    ];
-    for (metric, value) in plain {
-        push(out, metric, [], Value::Set(value as f64));
-    }
 }
 
 /// How many keys in a row belong to the same tenant: mostly all of a fact.

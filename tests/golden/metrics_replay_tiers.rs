@@ -1,5 +1,5 @@
-//! The peer's events of lower tiers, told as our facts. A task of the peer, with all of its keys, is
-//! one fact; what it counts by task we count by object.
+//! The peer's events of lower tiers, told as our facts. A task of the peer, with all of its keys,
+//! is one fact; what it counts by task we count by object.
 
 use super::Replay;
 use kvtide::telemetry::FactBatch;

@@ -118,6 +118,7 @@ fn of_tiers(keys: KeyRange, took: Duration) -> Vec<Fact> {
         Fact::L2PrefetchFailed { keys: one, why: PrefetchFailure::L1Oom },
         Fact::L2Removed { adapter, keys, why: L2Removal::Watermark },
         Fact::L2Removed { adapter, keys: one, why: L2Removal::Digest },
+        Fact::L2ScanSkipped { adapter, objects: 9 },
     ]
 }
 
@@ -235,6 +236,7 @@ const EXPECTED: &[Expected] = &[
     ("kvtide_l2_load_ends_total", &[("end", "loaded"), ("l2_name", "fs")], 3.0),
     ("kvtide_l2_removals_total", &[("l2_name", "fs"), ("why", "watermark")], 3.0),
     ("kvtide_l2_digest_mismatches_total", FS, 1.0),
+    ("kvtide_l2_scan_skipped_total", FS, 9.0),
     ("kvtide_l2_stored_bytes_total", FS, 10.0),
     ("kvtide_l2_loaded_bytes_total", FS, 30.0),
     ("kvtide_l2_store_duration_seconds_sum", FS, 2.0),

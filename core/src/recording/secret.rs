@@ -1,8 +1,8 @@
-//! What stands for a chunk, a request, a salt and a digest in a recording: SipHash-2-4 under a secret that is
-//! never written. Its one invariant: equal things have equal numbers within one run of a server, in
-//! its recording and its dumps, and nobody who has no more than the files can say which thing a
-//! number stands for, or check a guess. Whoever could send requests to the server meanwhile can
-//! check one: he knows which entries are his own.
+//! What stands for a chunk, a request, a salt and a digest in a recording: SipHash-2-4 under a
+//! secret that is never written. Its one invariant: equal things have equal numbers within one run
+//! of a server, in its recording and its dumps, and nobody who has no more than the files can say
+//! which thing a number stands for, or check a guess. Whoever could send requests to the server
+//! meanwhile can check one: he knows which entries are his own.
 
 use crate::names::ChunkHash;
 

@@ -13,6 +13,7 @@ pub(super) struct Tiers {
     adapters: BTreeMap<AdapterId, Adapter>,
     changes: Pace,
     mismatches: Pace,
+    skips: Pace,
 }
 
 #[derive(Debug, Default)]
@@ -31,7 +32,8 @@ struct Line {
 impl Tiers {
     pub(super) fn new() -> Tiers {
         let (changes, mismatches) = (Pace::new(CHANGES_MAX), Pace::new(MISMATCHES_MAX));
-        Tiers { adapters: BTreeMap::new(), changes, mismatches }
+        let skips = Pace::new(MISMATCHES_MAX);
+        Tiers { adapters: BTreeMap::new(), changes, mismatches, skips }
     }
 
     pub(super) fn tell(&mut self, fact: &Fact, batch: &FactBatch) {
@@ -43,7 +45,26 @@ impl Tiers {
             Fact::L2Removed { adapter, keys, why: L2Removal::Digest } if !keys.is_empty() => {
                 self.mismatched(*adapter, keys.len(), batch.at);
             }
+            Fact::L2ScanSkipped { adapter, objects } if *objects > 0 => {
+                self.skipped(*adapter, *objects, batch.at);
+            }
             _ => {}
+        }
+    }
+
+    /// Told with every part of a scan.
+    fn skipped(&mut self, id: AdapterId, objects: u32, now: Instant) {
+        let name = self.adapters.get(&id).map_or("", |adapter| &adapter.name);
+        let id = id.0;
+        match self.skips.telling(now) {
+            Telling::Line => tracing::info!(
+                "L2 adapter {id} ({name}): {objects} objects that lie there are not served"
+            ),
+            Telling::Summary => tracing::info!(
+                "More objects below L1 are not served than this log tells; \
+                 kvtide_l2_scan_skipped_total counts them all"
+            ),
+            Telling::Nothing => {}
         }
     }
 
@@ -99,7 +120,7 @@ fn line(before: Option<AdapterState>, state: AdapterState) -> Option<Line> {
 
 /// Lines about changes in a minute: a full roster that joins and becomes ready.
 const CHANGES_MAX: usize = 128;
-/// Lines about bytes that have changed, in a minute.
+/// Lines about bytes that have changed, and about objects that are not served, in a minute.
 const MISMATCHES_MAX: usize = 8;
 
 #[cfg(test)]
