@@ -13,7 +13,7 @@ use crate::names::{AdapterId, Ticket};
 pub(super) struct Scrub {
     /// The place of the table that is looked at next.
     at: u32,
-    in_flight: u32,
+    pub(super) in_flight: u32,
     /// What may be read in this second. An object that is larger is made up for in the next ones.
     credit: i64,
 }
