@@ -1,6 +1,7 @@
 use super::aggregate::Aggregate;
 use super::*;
 use crate::effect::Refusal;
+use crate::fact::Gauges;
 use crate::fact::{Abort, AdapterGauges, AdapterState, EarlyExit, KeyRange, L2LoadEnd, L2Removal};
 use crate::fact::{L2StoreEnd, LookupStop, PrefetchFailure, RequestFault, StoreDrop};
 use crate::names::{AdapterId, ChunkHash, InstanceId, ScopeId};
