@@ -100,12 +100,7 @@ impl Tiers {
         }
     }
 
-    pub(super) fn scan_skipped(
-        &mut self,
-        id: AdapterId,
-        objects: u32,
-        out: &mut Vec<Measurement>,
-    ) {
+    pub(super) fn scan_skipped(&mut self, id: AdapterId, objects: u32, out: &mut Vec<Measurement>) {
         let labels = [("l2_name", self.name_of(id))];
         add(out, Metric::OwnL2ScanSkipped, labels, objects.into());
     }
