@@ -6,8 +6,10 @@
 //! later, and until then the bytes of its place are the tier's. Nothing here waits for a device.
 
 pub mod digest;
+pub mod fault;
 pub mod files;
 pub mod index;
+pub mod mock;
 pub mod spec;
 
 use crate::arena::{Arena, Span, Window};

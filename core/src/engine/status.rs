@@ -162,6 +162,11 @@ impl Engine {
         each.collect()
     }
 
+    /// The roster of lower tiers, for who wants no more than that.
+    pub fn adapters_status(&self) -> Vec<AdapterStatus> {
+        self.adapters.statuses()
+    }
+
     /// Objects at rest in a lower tier, from place `from` on: `Adapters::page`.
     pub fn l2_page(
         &self,
