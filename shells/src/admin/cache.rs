@@ -27,9 +27,7 @@ pub async fn clear(State(site): State<Arc<Site>>, body: Bytes) -> Response {
             let text = format!("too many requests at once ({bound})");
             detail(StatusCode::SERVICE_UNAVAILABLE, &text)
         }
-        Ok(_) => {
-            ok(json!({ "status": "ok", "cleared": { "tier": "l1" } }))
-        }
+        Ok(_) => ok(json!({ "status": "ok", "cleared": { "tier": "l1" } })),
         Err(unreachable) => detail(StatusCode::SERVICE_UNAVAILABLE, reason(unreachable)),
     }
 }

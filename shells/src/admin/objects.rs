@@ -131,7 +131,10 @@ fn object_key(key: &super::keys::Key) -> Result<Option<ObjectKey>, String> {
         return Err(format!("cache_salt exceeds max length {SALT_CHARS_MAX} (got {got})"));
     }
     if check_salt(&key.salt).is_err() {
-        return Err(format!("cache_salt must not contain '@', '/', '\\' or NUL (got {:?})", key.salt));
+        return Err(format!(
+            "cache_salt must not contain '@', '/', '\\' or NUL (got {:?})",
+            key.salt
+        ));
     }
     let (rank, group) = (u32::try_from(key.rank), u16::try_from(key.group));
     let (Some(hash), Ok(rank), Ok(group)) = (hash, rank, group) else { return Ok(None) };

@@ -54,9 +54,7 @@ pub async fn put(State(site): State<Arc<Site>>, salt: Salted, body: Bytes) -> Re
     let ask = Ask::QuotaSet { salt: salt_of(&name).to_owned(), bytes };
     match told(site.patience, |answer| site.reach.ask(ask, answer)).await {
         Ok(OperatorAnswer::Full(bound)) => full(bound),
-        Ok(_) => {
-            ok(json!({ "cache_salt": name, "limit_gb": limit, "status": "ok" }))
-        }
+        Ok(_) => ok(json!({ "cache_salt": name, "limit_gb": limit, "status": "ok" })),
         Err(unreachable) => busy(unreachable),
     }
 }

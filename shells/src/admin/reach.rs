@@ -17,11 +17,23 @@ pub type Teller<T> = Box<dyn FnOnce(T) + Send>;
 /// What an operator wants changed: `kvtide_core::event::OperatorAsk` that owns its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    Clear { force: bool },
-    QuotaSet { salt: String, bytes: u64 },
-    QuotaRemove { salt: String },
+    Clear {
+        force: bool,
+    },
+    QuotaSet {
+        salt: String,
+        bytes: u64,
+    },
+    QuotaRemove {
+        salt: String,
+    },
     /// A few keys at a time: nobody else is served meanwhile.
-    Delete { keys: Vec<ObjectKey>, from_l1: bool, adapter: Option<AdapterId>, force: bool },
+    Delete {
+        keys: Vec<ObjectKey>,
+        from_l1: bool,
+        adapter: Option<AdapterId>,
+        force: bool,
+    },
 }
 
 /// A part of the list of what lies in a lower tier.

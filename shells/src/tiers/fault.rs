@@ -91,8 +91,7 @@ impl FaultTier {
 
     pub fn probe<'a>(&mut self, ticket: Ticket, names: impl Iterator<Item = ObjectName<'a>>) {
         match self.fate() {
-            // Names are borrowed, and boxed here, as a tier within a tier has no end of types.
-            Fate::Goes => self.inner.probe_boxed(ticket, Box::new(names)),
+            Fate::Goes => self.inner.probe(ticket, names),
             Fate::Hangs => self.hung += 1,
             Fate::Fails => self.ends(self.now, Ending::Probe(ticket, None)),
         }
@@ -176,6 +175,18 @@ impl FaultTier {
         self.inner.register(registry, token)
     }
 
+    pub fn grown(&mut self, usable: u64) {
+        self.inner.grown(usable);
+    }
+
+    pub fn workers(&self) -> u32 {
+        self.inner.workers()
+    }
+
+    pub fn limit_workers(&self, all: u32) {
+        self.inner.limit_workers(all);
+    }
+
     pub fn collect(&mut self, now: Instant, tell: &mut dyn FnMut(Event<'_>)) {
         self.now = now;
         let FaultTier { inner, marks, window, late, spec, .. } = self;
@@ -248,8 +259,8 @@ impl FaultTier {
     /// The next number of a sequence that only the seed decides (splitmix64).
     fn roll(&mut self) -> u64 {
         self.orders += 1;
-        let mut mixed = (self.spec.seed as u64)
-            .wrapping_add(self.orders.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut mixed =
+            (self.spec.seed as u64).wrapping_add(self.orders.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ mixed >> 31

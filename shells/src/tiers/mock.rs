@@ -268,3 +268,111 @@ impl MockTier {
 pub(super) fn native(name: &ObjectName<'_>) -> String {
     name.native().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiers::Tier;
+    use crate::tiers::bench::{Bench, Ended, OBJECT_BYTES, collect, name, order, ticket};
+
+    /// A page takes a millisecond.
+    const SPEC: MockSpec = MockSpec { bytes_per_second: 1000 * OBJECT_BYTES };
+
+    fn mock(bench: &Bench, objects: u64) -> Tier {
+        let tier = MockTier::new(SPEC, objects * OBJECT_BYTES, bench.window.clone());
+        Tier::Mock(Box::new(tier))
+    }
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn bytes_take_their_time_one_order_after_the_other_and_nobody_sleeps() {
+        let bench = Bench::new();
+        let mut tier = mock(&bench, 8);
+        (0..3).for_each(|number| bench.fill(number, number as u8 + 1));
+        for number in 0..3 {
+            let span = bench.span(number.into());
+            order(number.into(), &name(number), at(10), |order| tier.store(order, span));
+        }
+        assert_eq!(collect(&mut tier, at(10)), []);
+        assert_eq!(tier.deadline(), Some(at(11)));
+        let stored = |number| Ended::Store(number, StoreOutcome::Stored);
+        assert_eq!(collect(&mut tier, at(12)), [stored(0), stored(1)]);
+        assert_eq!((tier.deadline(), tier.is_idle()), (Some(at(13)), false));
+        assert_eq!(collect(&mut tier, at(13)), [stored(2)]);
+        assert_eq!((tier.deadline(), tier.is_idle()), (None, true));
+        // What was stored is what was there then, not what is there now.
+        bench.fill(0, 99);
+        order(7, &name(0), at(20), |order| tier.load(order, bench.span(5)));
+        assert_eq!(collect(&mut tier, at(20)), []);
+        assert_eq!(collect(&mut tier, at(21)), [Ended::Load(7, LoadOutcome::Loaded)]);
+        assert_eq!(bench.bytes(5), vec![1; OBJECT_BYTES as usize]);
+    }
+
+    #[test]
+    fn what_is_full_says_so_at_once_and_what_is_there_stays() {
+        let bench = Bench::new();
+        let mut tier = mock(&bench, 1);
+        bench.fill(0, 1);
+        order(1, &name(1), at(0), |order| tier.store(order, bench.span(0)));
+        // The room is promised, though not taken yet.
+        order(2, &name(2), at(0), |order| tier.store(order, bench.span(0)));
+        let full = Ended::Store(2, StoreOutcome::Failed(TierFault::NoSpace));
+        let ended = collect(&mut tier, at(1));
+        assert_eq!(ended, [Ended::Store(1, StoreOutcome::Stored), full]);
+        order(3, &name(1), at(2), |order| tier.store(order, bench.span(0)));
+        let present = StoreOutcome::Present { bytes: OBJECT_BYTES };
+        assert_eq!(collect(&mut tier, at(3)), [Ended::Store(3, present)]);
+        order(4, &name(1), at(4), |order| tier.delete(order, false));
+        order(5, &name(1), at(4), |order| tier.delete(order, true));
+        let ended = collect(&mut tier, at(4));
+        let deleted = Ended::Delete(4, DeleteOutcome::Deleted);
+        assert_eq!(ended, [deleted, Ended::Delete(5, DeleteOutcome::Absent)]);
+        order(6, &name(2), at(5), |order| tier.store(order, bench.span(0)));
+        assert_eq!(collect(&mut tier, at(6)), [Ended::Store(6, StoreOutcome::Stored)]);
+    }
+
+    #[test]
+    fn probes_tell_sizes_and_loads_of_other_sizes_fail() {
+        let bench = Bench::new();
+        let mut tier = mock(&bench, 8);
+        tier.added(AdapterId(3));
+        assert_eq!(collect(&mut tier, at(0)), [Ended::Scan(AdapterId(3))]);
+        order(1, &name(1), at(0), |order| tier.store(order, bench.span(0).part(0, 100)));
+        assert_eq!(collect(&mut tier, at(1)).len(), 1);
+        tier.probe(ticket(2), [name(1), name(2)].into_iter());
+        assert_eq!(collect(&mut tier, at(1)), [Ended::Probe(2, Some(vec![Some(100), None]))]);
+        order(3, &name(1), at(1), |order| tier.load(order, bench.span(1)));
+        order(4, &name(2), at(1), |order| tier.load(order, bench.span(1)));
+        let other = Ended::Load(3, LoadOutcome::OtherSize { bytes: 100 });
+        assert_eq!(collect(&mut tier, at(2)), [other, Ended::Load(4, LoadOutcome::Absent)]);
+        order(5, &name(1), at(2), |order| tier.scrub(order, 100));
+        order(6, &name(2), at(2), |order| tier.scrub(order, 100));
+        let ended = collect(&mut tier, at(9));
+        assert!(
+            matches!(ended[..], [Ended::Scrub(5, Some(_)), Ended::Scrub(6, None)]),
+            "{ended:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_cancelled_ends_once_without_an_effect() {
+        let bench = Bench::new();
+        let mut tier = mock(&bench, 1);
+        order(1, &name(1), at(0), |order| tier.store(order, bench.span(0)));
+        tier.cancel(ticket(1));
+        tier.cancel(ticket(9));
+        assert_eq!(tier.deadline(), Some(at(0)), "at once");
+        let ended = Ended::Store(1, StoreOutcome::Failed(TierFault::Cancelled));
+        assert_eq!(collect(&mut tier, at(0)), [ended]);
+        assert_eq!(collect(&mut tier, at(5)), []);
+        order(2, &name(2), at(5), |order| tier.store(order, bench.span(0)));
+        assert_eq!(
+            collect(&mut tier, at(9)),
+            [Ended::Store(2, StoreOutcome::Stored)],
+            "room is back"
+        );
+    }
+}
