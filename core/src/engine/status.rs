@@ -140,7 +140,7 @@ impl Engine {
             refused_registrations_total: self.refusals.total,
             quotas: self.quotas(),
             adapters: self.adapters.statuses(&self.demote),
-            prefetches: PrefetchStatus::default(),
+            prefetches: self.promote.status(),
         }
     }
 
@@ -164,7 +164,7 @@ impl Engine {
 
     /// The roster of lower tiers, for who wants no more than that.
     pub fn adapters_status(&self) -> Vec<AdapterStatus> {
-        self.adapters.statuses()
+        self.adapters.statuses(&self.demote)
     }
 
     /// Objects at rest in a lower tier, from place `from` on: `Adapters::page`.
