@@ -5,8 +5,7 @@ use kvtide_core::effect::{Outbox, Refusal};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::{
     Ask, BodyOutcome, DeleteOutcome, Event, Keys, LoadOutcome, Named, OperatorAsk, Registration,
-    Scanned,
-    SendOutcome, StoreOutcome, TierFault,
+    Scanned, SendOutcome, StoreOutcome, TierFault,
 };
 use kvtide_core::limits::MODEL_BYTES_MAX;
 use kvtide_core::names::{
