@@ -178,6 +178,12 @@ pub enum OperatorAnswer {
     Done,
     /// `DELETE /quota`: whether there was one.
     Removed(bool),
+    /// `DELETE /cache/objects`: objects that are gone, or will be in a moment, and objects that
+    /// somebody holds, over both tiers.
+    Deleted {
+        deleted: u32,
+        skipped: u32,
+    },
     /// The table is full; names the bound.
     Full(&'static str),
 }

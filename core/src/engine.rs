@@ -13,6 +13,7 @@ pub mod jobs;
 pub mod l1;
 pub mod layouts;
 pub mod memory;
+mod operator;
 pub mod promote;
 pub mod quota;
 pub mod scopes;
@@ -25,10 +26,10 @@ pub use alarms::Alarm;
 pub use status::Status;
 
 use crate::config::{Config, TransferModes};
-use crate::effect::{Answer, OperatorAnswer, Outbox, Refusal};
-use crate::event::{Ask, BodyOutcome, Event, OperatorAsk, Registration};
+use crate::effect::{Answer, Outbox, Refusal};
+use crate::event::{Ask, BodyOutcome, Event, Registration};
 use crate::fact::{Abort, Fact, Gauges, InstanceEnd, RequestFault};
-use crate::names::{InstanceId, KvRank, Operator, Reply};
+use crate::names::{InstanceId, KvRank, Reply};
 use crate::time::Instant;
 use adapters::Adapters;
 use clients::{Clients, Mode, Registered};
@@ -350,41 +351,6 @@ impl Engine {
         if let Some(ended) = ended {
             self.copies.instance_ended(&mut turn, ended, abort);
         }
-    }
-
-    fn clear(&mut self, force: bool, out: &mut Outbox) {
-        self.l1.clear(force);
-        self.jobs.sweep();
-        out.tell(Fact::Cleared { force });
-    }
-
-    fn operate(&mut self, operator: Operator, ask: OperatorAsk<'_>, out: &mut Outbox) {
-        let answer = match ask {
-            OperatorAsk::Clear { force } => {
-                self.clear(force, out);
-                OperatorAnswer::Done
-            }
-            OperatorAsk::QuotaSet { salt, bytes } => {
-                if self.quota.set(salt, bytes) {
-                    out.tell(Fact::QuotaChanged);
-                    OperatorAnswer::Done
-                } else {
-                    OperatorAnswer::Full("QUOTAS_MAX")
-                }
-            }
-            OperatorAsk::AdapterRemove { adapter } => match self.adapter_removed(adapter, out) {
-                true => OperatorAnswer::Done,
-                false => OperatorAnswer::Removed(false),
-            },
-            OperatorAsk::QuotaRemove { salt } => {
-                let removed = self.quota.remove(salt);
-                if removed {
-                    out.tell(Fact::QuotaChanged);
-                }
-                OperatorAnswer::Removed(removed)
-            }
-        };
-        out.effects.push(crate::effect::Effect::OperatorAnswer { operator, answer });
     }
 
     /// The server goes down: every parked request gets its answer.

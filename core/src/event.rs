@@ -234,4 +234,22 @@ pub enum OperatorAsk<'a> {
     AdapterRemove {
         adapter: AdapterId,
     },
+    /// Takes an object out of L1, out of a lower tier, or out of both. What somebody holds in L1
+    /// stays, unless `force`.
+    Delete {
+        key: Named<'a>,
+        from_l1: bool,
+        adapter: Option<AdapterId>,
+        force: bool,
+    },
+}
+
+/// An object by its name, which says nothing of its layout (spec/transfer §1.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'a> {
+    pub model: &'a str,
+    pub salt: &'a str,
+    pub rank: KvRank,
+    pub group: u16,
+    pub hash: ChunkHash,
 }

@@ -64,6 +64,8 @@ pub enum Removal {
     Temporary,
     /// A lower tier has it (`--l2-store-policy skip_l1`).
     Demoted,
+    /// `DELETE /cache/objects`.
+    Operator,
 }
 
 impl Removal {
@@ -76,6 +78,7 @@ impl Removal {
             Removal::ForcedClear => "forced_clear",
             Removal::Temporary => "temporary",
             Removal::Demoted => "demoted",
+            Removal::Operator => "operator",
         }
     }
 }

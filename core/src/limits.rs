@@ -80,6 +80,8 @@ pub const TRIP_SECS_MAX: u64 = 64;
 pub const DELETES_MAX: u32 = 64;
 /// Objects of one adapter that wait to be put aside.
 pub const QUARANTINES_MAX: usize = 64;
+/// Objects of one adapter that wait to be taken away for an operator: more than one request names.
+pub const UNWANTED_MAX: usize = 16_384;
 /// Objects of one adapter that are being checked at once.
 pub const SCRUBS_MAX: u32 = 4;
 /// How long a failed store below L1 waits for its next try, seconds: after its first try; twice as

@@ -11,18 +11,21 @@ mod budget;
 mod cache;
 mod debug;
 mod health;
+mod keys;
 mod listen;
+mod objects;
 mod places;
 mod quota;
 mod reach;
 mod routes;
 mod status;
+mod tiers;
 
 pub use answer::Wrong;
 pub use budget::memory_bytes_max;
 pub use cache::ClearBody;
 pub use quota::{quota_limit, quote_constants};
-pub use reach::{Ask, Dump, Reach, ReactorSeen, Seen, Teller, Unreachable};
+pub use reach::{Ask, Dump, Reach, ReactorSeen, Seen, Teller, Unreachable, Wanted};
 pub use status::View;
 
 use crate::ending::Ending;

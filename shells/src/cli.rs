@@ -5,6 +5,7 @@
 //! flag is silently something else. Exit statuses are the peer's: 2 for what clap refuses, 1 for a
 //! configuration that cannot be, 3 for one that this machine cannot serve.
 
+pub mod adapters;
 pub mod coordinator;
 pub mod document;
 pub mod flags;
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn faults_read_like_the_peers() {
-        let fault = parsed("kvtide server --l2-adapter {}").expect_err("there is no lower tier");
-        assert!(fault.to_string().starts_with("ValueError: --l2-adapter"), "{fault}");
+        let fault = parsed("kvtide server --l1-manager {}").expect_err("there is one L1");
+        assert!(fault.to_string().starts_with("ValueError: --l1-manager"), "{fault}");
     }
 }

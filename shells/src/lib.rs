@@ -8,6 +8,7 @@ pub mod clock;
 pub mod ending;
 pub mod entropy;
 pub mod log;
+pub mod object_key;
 pub mod reactor;
 pub mod record;
 pub mod replay;

@@ -23,6 +23,7 @@ mod buffers;
 mod connection;
 mod control;
 mod counters;
+mod deletes;
 mod effects;
 mod input;
 mod message;

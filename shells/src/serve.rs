@@ -7,7 +7,7 @@
 //! after the segment shares one deadline, and a signal ends it at once.
 
 use crate::admin::{Admin, Options, Times, View};
-use crate::admin::{Ask, Dump, Reach, ReactorSeen, Seen, Teller, Unreachable};
+use crate::admin::{Ask, Dump, Reach, ReactorSeen, Seen, Teller, Unreachable, Wanted};
 use crate::cli::{EXIT_STARTUP, Settings};
 use crate::clock::Clock;
 use crate::ending::Ending;
@@ -28,6 +28,8 @@ use crate::telemetry::{Backlog, Scraper, Telemetry, TelemetryConfig, facts, proc
 use crate::tiers;
 use kvtide_core::effect::{OperatorAnswer, Outbox};
 use kvtide_core::engine::Engine;
+use kvtide_core::engine::adapters::operator::{AdapterStatus, Page};
+use kvtide_core::engine::status::QuotaStatus;
 use kvtide_core::event::Event;
 use kvtide_core::front::Front;
 use kvtide_core::metrics::{FoldConfig, SampleRate};
@@ -84,7 +86,7 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     };
     let options = Options {
         reach: Arc::new(reach),
-        view: View::new(settings.engine.clone()),
+        view: View::new(settings.engine.clone(), settings.adapters.clone()),
         document: settings.document.clone(),
         patience: PATIENCE,
         times: Times::default(),
@@ -258,26 +260,41 @@ impl Reach for Reactors {
             Ask::Clear { force } => OperatorRequest::Clear { force },
             Ask::QuotaSet { salt, bytes } => OperatorRequest::QuotaSet { salt, bytes },
             Ask::QuotaRemove { salt } => OperatorRequest::QuotaRemove { salt },
+            Ask::Delete { keys, from_l1, adapter, force } => {
+                return self.put(Note::Delete { keys, how: (from_l1, adapter, force), answer });
+            }
         };
         self.put(Note::Operator { ask, answer })
     }
 
     fn look(&self, answer: Teller<Seen>) -> Result<(), Unreachable> {
         self.put(Note::Look(Box::new(move |engine: &Engine, reactor| {
-            answer(Seen { engine: engine.status(), reactor: seen(reactor) });
+            let tiers = reactor.tiers.clone();
+            answer(Seen { engine: engine.status(), reactor: seen(engine, reactor), tiers });
         })))
     }
 
     fn pulse(&self, answer: Teller<ReactorSeen>) -> Result<(), Unreachable> {
-        self.put(Note::Look(Box::new(move |_, reactor| answer(seen(reactor)))))
+        self.put(Note::Look(Box::new(move |engine, reactor| answer(seen(engine, reactor)))))
     }
 
-    fn quota_of(&self, salt: String, answer: Teller<Option<u64>>) -> Result<(), Unreachable> {
+    fn quota_of(&self, salt: String, answer: Teller<QuotaStatus>) -> Result<(), Unreachable> {
         self.put(Note::Look(Box::new(move |engine, _| answer(engine.quota_of(&salt)))))
     }
 
-    fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable> {
+    fn quotas(&self, answer: Teller<Vec<QuotaStatus>>) -> Result<(), Unreachable> {
         self.put(Note::Look(Box::new(move |engine, _| answer(engine.quotas()))))
+    }
+
+    fn adapters(&self, answer: Teller<Vec<AdapterStatus>>) -> Result<(), Unreachable> {
+        self.put(Note::Look(Box::new(move |engine, _| answer(engine.adapters_status()))))
+    }
+
+    fn objects(&self, wanted: Wanted, answer: Teller<Option<Page>>) -> Result<(), Unreachable> {
+        self.put(Note::Look(Box::new(move |engine, _| {
+            let Wanted { adapter, from, most, model } = wanted;
+            answer(engine.l2_page(adapter, (from, most), model.as_deref()));
+        })))
     }
 
     fn dump(&self, answer: Teller<Result<Dump, String>>) -> Result<(), Unreachable> {
@@ -311,11 +328,12 @@ impl Reach for Reactors {
     }
 }
 
-fn seen(reactor: &ReactorStatus) -> ReactorSeen {
+fn seen(engine: &Engine, reactor: &ReactorStatus) -> ReactorSeen {
     ReactorSeen {
         connections: reactor.connections as u64,
         requests: reactor.requests as u64,
         stopping: reactor.stopping,
+        scanning: engine.adapters_scanning() as u64,
         stalls: reactor.stalls,
         turns: reactor.turns.turns,
         turns_total: reactor.turns.total,

@@ -5,13 +5,18 @@
 //! order with a ticket ends in exactly one event, told by `carry_out` at once or by `collect`
 //! later, and until then the bytes of its place are the tier's. Nothing here waits for a device.
 
+#[cfg(test)]
+mod bench;
 pub mod digest;
+pub mod fault;
 pub mod files;
 pub mod index;
+pub mod mock;
 pub mod spec;
 
 use crate::arena::{Arena, Span, Window};
 use digest::Digester;
+use fault::FaultTier;
 use files::FileTier;
 use files::status::TierStatus;
 use kvtide_core::config::AdapterSetup;
@@ -22,6 +27,7 @@ use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN};
 use kvtide_core::names::{AdapterId, L2Key, Ticket};
 use kvtide_core::time::Instant;
 use mio::{Registry, Token};
+use mock::MockTier;
 use spec::AdapterSpec;
 use std::fmt;
 use std::io;
@@ -64,6 +70,8 @@ impl fmt::Debug for Terms {
 #[derive(Debug)]
 pub enum Tier {
     Files(Box<FileTier>),
+    Mock(Box<MockTier>),
+    Faulty(Box<FaultTier>),
 }
 
 /// What a store, load, delete or scrub is about.
@@ -130,6 +138,22 @@ pub fn open(spec: AdapterSpec, terms: &Terms) -> io::Result<Opened> {
                 spec,
             })
         }
+        spec::Kind::Mock(mock) => {
+            // The size is a part of what the operator has to say of it.
+            let capacity_bytes = spec.capacity_bytes.unwrap_or_default();
+            let tier = MockTier::new(*mock, capacity_bytes, terms.window.clone());
+            let tier = Tier::Mock(Box::new(tier));
+            Ok(Opened { tier, capacity_bytes, charge_bytes: 1, keeps_data: true, spec })
+        }
+        spec::Kind::Faulty(fault) => {
+            let fault = (**fault).clone();
+            let inner = open(fault.inner.clone(), terms)?;
+            let tier = FaultTier::new(inner.tier, fault, terms.window.clone());
+            // Both may have a bound.
+            let bound = spec.capacity_bytes.unwrap_or(inner.capacity_bytes);
+            let capacity_bytes = inner.capacity_bytes.min(bound);
+            Ok(Opened { tier: Tier::Faulty(Box::new(tier)), spec, capacity_bytes, ..inner })
+        }
     }
 }
 
@@ -137,108 +161,145 @@ impl Tier {
     fn probe<'a>(&mut self, ticket: Ticket, names: impl Iterator<Item = ObjectName<'a>>) {
         match self {
             Tier::Files(tier) => tier.probe(ticket, names),
+            Tier::Mock(tier) => tier.probe(ticket, names),
+            Tier::Faulty(tier) => tier.probe(ticket, names),
         }
     }
 
     fn store(&mut self, order: Order<'_>, span: Span) {
         match self {
             Tier::Files(tier) => tier.store(order, span),
+            Tier::Mock(tier) => tier.store(order, span),
+            Tier::Faulty(tier) => tier.store(order, span),
         }
     }
 
     fn load(&mut self, order: Order<'_>, span: Span) {
         match self {
             Tier::Files(tier) => tier.load(order, span),
+            Tier::Mock(tier) => tier.load(order, span),
+            Tier::Faulty(tier) => tier.load(order, span),
         }
     }
 
     fn delete(&mut self, order: Order<'_>, quarantine: bool) {
         match self {
             Tier::Files(tier) => tier.delete(order, quarantine),
+            Tier::Mock(tier) => tier.delete(order, quarantine),
+            Tier::Faulty(tier) => tier.delete(order, quarantine),
         }
     }
 
     fn scrub(&mut self, order: Order<'_>, bytes: u64) {
         match self {
             Tier::Files(tier) => tier.scrub(order, bytes),
+            Tier::Mock(tier) => tier.scrub(order, bytes),
+            Tier::Faulty(tier) => tier.scrub(order, bytes),
         }
     }
 
     fn cancel(&mut self, ticket: Ticket) {
         match self {
             Tier::Files(tier) => tier.cancel(ticket),
+            Tier::Mock(tier) => tier.cancel(ticket),
+            Tier::Faulty(tier) => tier.cancel(ticket),
         }
     }
 
     fn note(&mut self, name: &ObjectName<'_>, note: Note) {
         match self {
             Tier::Files(tier) => tier.note(name, note),
+            Tier::Mock(tier) => tier.note(name, note),
+            Tier::Faulty(tier) => tier.note(name, note),
         }
     }
 
     fn added(&mut self, adapter: AdapterId) {
         match self {
             Tier::Files(tier) => tier.added(adapter),
+            Tier::Mock(tier) => tier.added(adapter),
+            Tier::Faulty(tier) => tier.added(adapter),
         }
     }
 
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Tier::Files(tier) => tier.register(registry, token),
+            Tier::Mock(_) => Ok(()),
+            Tier::Faulty(tier) => tier.register(registry, token),
         }
     }
 
     fn grown(&mut self, usable: u64) {
         match self {
             Tier::Files(tier) => tier.grown(usable),
+            Tier::Mock(_) => {}
+            Tier::Faulty(tier) => tier.grown(usable),
         }
     }
 
     fn workers(&self) -> u32 {
         match self {
             Tier::Files(tier) => tier.workers(),
+            Tier::Mock(_) => 0,
+            Tier::Faulty(tier) => tier.workers(),
         }
     }
 
     fn limit_workers(&self, all: u32) {
         match self {
             Tier::Files(tier) => tier.limit_workers(all),
+            Tier::Mock(_) => {}
+            Tier::Faulty(tier) => tier.limit_workers(all),
         }
     }
 
-    fn collect(&mut self, _now: Instant, tell: &mut dyn FnMut(Event<'_>)) {
+    fn collect(&mut self, now: Instant, tell: &mut dyn FnMut(Event<'_>)) {
         match self {
             Tier::Files(tier) => tier.collect(tell),
+            Tier::Mock(tier) => tier.collect(now, tell),
+            Tier::Faulty(tier) => tier.collect(now, tell),
         }
     }
 
-    fn submit(&mut self, _now: Instant, budget: &mut u64) -> bool {
+    fn submit(&mut self, now: Instant, budget: &mut u64) -> bool {
         match self {
             Tier::Files(tier) => tier.submit(budget),
+            // It begins with everything at once, and ends it in parts.
+            Tier::Mock(_) => false,
+            Tier::Faulty(tier) => tier.submit(now, budget),
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
         match self {
             Tier::Files(_) => None,
+            Tier::Mock(tier) => tier.deadline(),
+            Tier::Faulty(tier) => tier.deadline(),
         }
     }
 
     fn is_idle(&self) -> bool {
         match self {
             Tier::Files(tier) => tier.is_idle(),
+            Tier::Mock(tier) => tier.is_idle(),
+            Tier::Faulty(tier) => tier.is_idle(),
         }
     }
 
     fn close(self) {
         match self {
             Tier::Files(tier) => tier.close(),
+            Tier::Mock(_) => {}
+            Tier::Faulty(tier) => tier.close(),
         }
     }
 
     pub fn status(&self) -> TierStatus {
         match self {
             Tier::Files(tier) => tier.status(),
+            Tier::Mock(tier) => tier.status(),
+            Tier::Faulty(tier) => tier.status(),
         }
     }
 }

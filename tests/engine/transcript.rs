@@ -164,6 +164,9 @@ impl Transcript {
                 OperatorAsk::AdapterRemove { adapter } => {
                     format!("an operator removes {}", adapter_name(*adapter))
                 }
+                OperatorAsk::Delete { key, .. } => {
+                    format!("an operator deletes an object of {:?}", key.model)
+                }
             },
             Event::AdapterAdded { .. }
             | Event::AdapterScanned { .. }
@@ -259,6 +262,9 @@ impl Transcript {
                     OperatorAnswer::Removed(true) => "removed".into(),
                     OperatorAnswer::Removed(false) => "there was none".into(),
                     OperatorAnswer::Full(bound) => format!("full: {bound}"),
+                    OperatorAnswer::Deleted { deleted, skipped } => {
+                        format!("{deleted} deleted, {skipped} skipped")
+                    }
                 };
                 return format!("answer: {text}");
             }

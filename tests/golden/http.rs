@@ -5,17 +5,20 @@
 mod bounds;
 
 use kvtide::admin::{
-    Admin, Ask, Options, Reach, ReactorSeen, Seen, Teller, Times, Unreachable, View,
+    Admin, Ask, Options, Reach, ReactorSeen, Seen, Teller, Times, Unreachable, View, Wanted,
 };
 use kvtide::arena::Machine;
 use kvtide::cli::{Asked, Settings, Start, parse};
 use kvtide::sockets::Bound;
-use kvtide_core::config::{Config, TransferModes};
+use kvtide::tiers::files::status::TierStatus;
+use kvtide_core::config::{Config, PolicyKind, TransferModes};
 use kvtide_core::effect::{OperatorAnswer, Refusal};
 use kvtide_core::engine::Status;
+use kvtide_core::engine::adapters::operator::{AdapterStatus, Listed, Page};
 use kvtide_core::engine::clients::Mode;
-use kvtide_core::engine::status::{InstanceStatus, RefusedRegistration};
-use kvtide_core::names::{Dtype, InstanceId, Layout};
+use kvtide_core::engine::status::{InstanceStatus, QuotaStatus, RefusedRegistration};
+use kvtide_core::fact::AdapterState;
+use kvtide_core::names::{AdapterId, ChunkHash, Dtype, InstanceId, KvRank, Layout};
 use kvtide_core::time::{Duration, Instant};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -55,13 +58,18 @@ impl Reach for Scripted {
         answer(match ask {
             Ask::Clear { .. } => OperatorAnswer::Done,
             Ask::QuotaSet { salt, bytes } => {
-                quotas.retain(|(known, _)| *known != salt);
-                quotas.push((salt, bytes));
+                quotas.retain(|known| known.salt != salt);
+                quotas.push(quota(&salt, bytes));
                 OperatorAnswer::Done
             }
             Ask::QuotaRemove { salt } => {
-                quotas.retain(|(known, _)| *known != salt);
+                quotas.retain(|known| known.salt != salt);
                 OperatorAnswer::Removed(quotas.len() < before)
+            }
+            // Everything is there, below L1.
+            Ask::Delete { keys, adapter, .. } => {
+                let deleted = if adapter.is_some() { keys.len() as u32 } else { 0 };
+                OperatorAnswer::Deleted { deleted, skipped: 0 }
             }
         });
         Ok(())
@@ -85,15 +93,38 @@ impl Reach for Scripted {
         Ok(())
     }
 
-    fn quota_of(&self, wanted: String, answer: Teller<Option<u64>>) -> Result<(), Unreachable> {
+    fn quota_of(&self, wanted: String, answer: Teller<QuotaStatus>) -> Result<(), Unreachable> {
         self.look(Box::new(move |seen| {
-            let found = seen.engine.quotas.iter().find(|(salt, _)| *salt == wanted);
-            answer(found.map(|(_, bytes)| *bytes));
+            let none = QuotaStatus { limit_bytes: None, ..quota(&wanted, 0) };
+            let mut quotas = seen.engine.quotas.into_iter();
+            answer(quotas.find(|quota| quota.salt == wanted).unwrap_or(none));
         }))
     }
 
-    fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable> {
+    fn quotas(&self, answer: Teller<Vec<QuotaStatus>>) -> Result<(), Unreachable> {
         self.look(Box::new(move |seen| answer(seen.engine.quotas)))
+    }
+
+    fn adapters(&self, answer: Teller<Vec<AdapterStatus>>) -> Result<(), Unreachable> {
+        self.look(Box::new(move |seen| answer(seen.engine.adapters)))
+    }
+
+    /// Ten objects of one model lie in every adapter.
+    fn objects(&self, wanted: Wanted, answer: Teller<Option<Page>>) -> Result<(), Unreachable> {
+        let end = wanted.from.saturating_add(wanted.most as u32).min(10);
+        let objects = (wanted.from..end).map(|at| Listed {
+            model: "meta/llama".into(),
+            salt: "s".into(),
+            rank: KvRank(0x0100_0100),
+            group: 0,
+            hash: ChunkHash([at as u8; 32]),
+            bytes: 4096,
+        });
+        let objects =
+            objects.filter(|of| wanted.model.as_ref().is_none_or(|name| **name == *of.model));
+        let next = (end < 10).then_some(end);
+        answer(Some(Page { objects: objects.collect(), next }));
+        Ok(())
     }
 
     fn last_turn_age(&self) -> Duration {
@@ -106,6 +137,39 @@ impl Reach for Scripted {
     }
 }
 
+fn quota(salt: &str, bytes: u64) -> QuotaStatus {
+    QuotaStatus { salt: salt.to_owned(), limit_bytes: Some(bytes), used_bytes: 0 }
+}
+
+/// An adapter of this type at this place of the roster.
+fn adapter(number: u16, name: &str) -> AdapterStatus {
+    AdapterStatus {
+        id: AdapterId(number),
+        name: name.to_owned(),
+        state: AdapterState::Ready,
+        is_scanned: true,
+        is_shared: false,
+        policy: PolicyKind::Lru,
+        watermark_ppm: 800_000,
+        ratio_ppm: 200_000,
+        capacity_bytes: 1 << 30,
+        used_bytes: 1_179_648,
+        objects: 72,
+        objects_max: 1 << 20,
+        tenants: 2,
+        stores_in_flight: 0,
+        loads_in_flight: 0,
+        stores_waiting: 0,
+        flights: 0,
+    }
+}
+
+fn with_adapters(names: &[&str]) -> Scripted {
+    let list = names.iter().enumerate().map(|(at, name)| adapter(at as u16, name));
+    let engine = Status { adapters: list.collect(), ..Status::default() };
+    Scripted { seen: Mutex::new(Seen { engine, ..Seen::default() }), ..Scripted::default() }
+}
+
 struct Server {
     admin: Admin,
     http: SocketAddr,
@@ -115,11 +179,14 @@ struct Server {
 
 impl Server {
     fn with(scripted: Scripted, config: Config, document: Value) -> Server {
+        Server::with_view(scripted, View::new(config, Vec::new()), document)
+    }
+
+    fn with_view(scripted: Scripted, view: View, document: Value) -> Server {
         let scripted = Arc::new(scripted);
         let patience = Duration::from_millis(if scripted.silent { 20 } else { 60_000 });
         let patience = if scripted.deaf { bounds::NEVER } else { patience };
         let times = scripted.times;
-        let view = View::new(config);
         let options = Options { reach: scripted.clone(), view, document, patience, times };
         let http = Bound::bind("127.0.0.1", 0).expect("some port is free");
         let metrics = Bound::bind("127.0.0.1", 0).expect("some port is free");
@@ -299,13 +366,13 @@ fn quotas_answer_as_the_peers_and_reach_the_engine() {
 }
 
 #[test]
-fn a_tenants_use_of_lower_tiers_is_a_number_and_nothing_today() {
+fn a_tenant_uses_lower_tiers_with_or_without_a_limit() {
     let golden = golden("quota_usage_isolated");
     let server = Server::new();
-    server.scripted.seen.lock().expect("nobody panics here").engine.quotas.clear();
-    let answer = server.replay(&golden).json();
-    compare("", &golden["json"], &answer, &["/current_usage_gb"]);
-    assert_eq!(answer["current_usage_gb"], 0.0);
+    let bytes = (0.000701904296875 * (1_u64 << 30) as f64) as u64;
+    let used = QuotaStatus { limit_bytes: None, used_bytes: bytes, ..quota("", 0) };
+    server.scripted.seen.lock().expect("nobody panics here").engine.quotas = vec![used];
+    assert_eq!(server.replay(&golden).json(), golden["json"]);
 }
 
 #[test]
@@ -360,34 +427,151 @@ const CAPTURED: &str = "--port 27555 --chunk-size 16 --l1-size-gb 1 --eviction-p
 
 #[test]
 fn the_configuration_has_the_peers_names_and_values() {
-    let settings = settings(CAPTURED);
+    let settings = settings(&format!("{CAPTURED} --l2-adapter {FS}"));
     let server = Server::with(Scripted::default(), settings.engine, settings.document);
-    let mut golden = golden("config");
+    let golden = golden("config");
     let answer = server.replay(&golden);
     assert_eq!(answer.status, 200);
-    // The capture's server has a lower tier.
-    golden["json"]["storage_manager"]["l2_adapter_config"]["adapters"] = json!([]);
-    assert_eq!(golden["json"], answer.json());
+    let (peer, ours) = (&golden["json"], answer.json());
+    // A tier without an order has one all the same (F19), and bytes pass by the page cache.
+    let adapter = "/storage_manager/l2_adapter_config/adapters/0";
+    let others = [format!("{adapter}/eviction_config"), format!("{adapter}/use_odirect")];
+    let eviction =
+        ours["storage_manager"]["l2_adapter_config"]["adapters"][0]["eviction_config"].clone();
+    let expected =
+        json!({ "eviction_policy": "LRU", "trigger_watermark": 0.8, "eviction_ratio": 0.2 });
+    assert_eq!(eviction, expected);
+    let mut ours = ours;
+    for path in &others {
+        let value = ours.pointer_mut(path).expect("the adapter has it");
+        *value = peer.pointer(path).expect("so has the peer's").clone();
+    }
+    compare("", peer, &ours, &[]);
+    let mut more = Vec::new();
+    added("", peer, &ours, &mut more);
+    assert_eq!(more, ["/storage_manager/prefill_tokens_per_second"], "beside what adapters have");
+}
+
+/// The adapter of the capture.
+const FS: &str = r#"{"type":"fs","base_path":"/var/kvtide/l2"}"#;
+const TWO: [&str; 2] = [
+    r#"{"type":"mock","max_size_gb":1,"mock_bandwidth_gb":1}"#,
+    r#"{"type":"fs","base_path":"/var/kvtide/l2a","use_odirect":false}"#,
+];
+
+#[test]
+fn adapters_are_listed_and_the_first_is_the_primary_one() {
+    let with = |names| Server::with(with_adapters(names), Config::default(), Value::Null);
+    with(&["fs"]).same("config_adapters");
+    with(&["mock", "fs"]).same("config_adapters_two");
+    let none = Server::new().get("/config/adapters");
+    assert_eq!((none.status, none.json()), (200, json!({ "adapters": [] })));
 }
 
 #[test]
-fn adapters_are_a_list() {
-    let golden = golden("config_adapters");
-    let answer = Server::new().replay(&golden);
-    assert_eq!(golden["status"], answer.status);
-    assert_eq!(answer.json(), json!({ "adapters": [] }));
+fn objects_are_listed_page_by_page_for_every_type() {
+    let server = Server::with(with_adapters(&["mock", "fs"]), Config::default(), Value::Null);
+    server.same("cache_objects_adapter_404");
+    server.same("cache_objects_pagesize_422");
+    server.same("cache_objects_tier_bad_422");
+    server.same("cache_objects_tier_l1_400");
+    // Where the peer says that it cannot.
+    for name in ["fs_503", "fs_unlisted_503", "mock"] {
+        let golden = golden(&format!("cache_objects_{name}"));
+        assert_eq!((golden["status"].as_u64(), server.replay(&golden).status), (Some(503), 200));
+    }
+    let (mut path, mut found) = ("/cache/objects?page_size=4&adapter=fs".to_owned(), Vec::new());
+    loop {
+        let page = server.get(&path).json();
+        assert_eq!((&page["adapter"], &page["shared"]), (&json!("fs"), &json!(false)));
+        found.extend(page["entries"].as_array().expect("a list").clone());
+        let Some(token) = page["next_page_token"].as_str() else { break };
+        path = format!("/cache/objects?page_size=4&adapter=fs&page_token={token}");
+    }
+    assert_eq!(found.len(), 10);
+    let key = json!({
+        "chunk_hash_hex": "09".repeat(32),
+        "model_name": "meta/llama",
+        "kv_rank": 16_777_472,
+        "object_group_id": 0,
+        "cache_salt": "s",
+    });
+    assert_eq!(found[9], json!({ "key": key, "size_bytes": 4096 }));
+    let wrong = server.get("/cache/objects?adapter=fs&page_token=0.4");
+    assert_eq!((wrong.status, wrong.json()["detail"].is_string()), (400, true), "of another");
+    let wrong = server.replay(&golden("cache_objects_pagetoken_fs_503"));
+    assert_eq!(wrong.status, 400);
+    let none = server.get("/cache/objects?model_name=other").json();
+    assert_eq!(none["entries"], json!([]));
+    assert_eq!(server.get("/cache/objects?adapter=1").json()["adapter"], "fs", "by its place");
+    let none = Server::new().get("/cache/objects");
+    assert_eq!((none.status, none.json()["detail"].is_string()), (503, true));
 }
 
-/// What a server with lower tiers, and with KV events, says differently.
+#[test]
+fn objects_are_deleted_by_name_and_what_is_wrong_is_told_as_the_peer_does() {
+    let server = Server::with(with_adapters(&["fs"]), Config::default(), Value::Null);
+    for name in ["absent_all_force", "absent_l1", "absent_l2", "badhex_400", "empty_keys"] {
+        server.same(&format!("cache_delete_{name}"));
+    }
+    server.same("cache_delete_missing_422");
+    server.same("cache_delete_nobody_422");
+    let asked = server.scripted.asked.lock().expect("nobody panics here").clone();
+    let hows: Vec<_> = asked
+        .iter()
+        .map(|ask| match ask {
+            Ask::Delete { keys, from_l1, adapter, force } => {
+                (keys.len(), *from_l1, *adapter, *force)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let first = Some(AdapterId(0));
+    assert_eq!(hows, [(1, true, first, true), (1, true, None, false), (1, false, first, false)]);
+}
+
+#[test]
+fn a_list_of_ten_thousand_keys_is_taken_and_one_more_refused() {
+    let server = Server::with(with_adapters(&["fs"]), Config::default(), Value::Null);
+    let key = json!({ "chunk_hash_hex": "ab".repeat(32), "model_name": "m", "kv_rank": 1 });
+    let body = |keys: usize| json!({ "keys": vec![key.clone(); keys] }).to_string().into_bytes();
+    let answer = exchange(server.http, "DELETE", "/cache/objects", &body(10_000));
+    assert_eq!((answer.status, answer.json()["deleted"].as_u64()), (200, Some(10_000)));
+    let answer = exchange(server.http, "DELETE", "/cache/objects", &body(10_001));
+    let detail = "too many keys in a single request (limit=10000, got=10001)";
+    assert_eq!((answer.status, answer.json()), (400, json!({ "detail": detail })));
+    let longest = server
+        .scripted
+        .asked
+        .lock()
+        .expect("nobody panics here")
+        .iter()
+        .map(|ask| match ask {
+            Ask::Delete { keys, .. } => keys.len(),
+            other => panic!("{other:?}"),
+        })
+        .max();
+    assert_eq!(longest, Some(64), "a turn is bounded");
+}
+
+#[test]
+fn a_server_is_ready_while_it_learns_what_lies_below() {
+    let ready = |scanning| {
+        let reactor = ReactorSeen { scanning, ..ReactorSeen::default() };
+        let seen = Mutex::new(Seen { reactor, ..Seen::default() });
+        let scripted = Scripted { seen, ..Scripted::default() };
+        let answer = Server::with(scripted, Config::default(), Value::Null).get("/readyz");
+        (answer.status, answer.json()["note"].clone())
+    };
+    assert_eq!(ready(0), (200, Value::Null));
+    assert_eq!(ready(1), (200, json!("scanning 1 adapter")));
+    assert_eq!(ready(2), (200, json!("scanning 2 adapters")));
+}
+
+/// What a server with KV events, and one whose tiers all have an order, say differently.
 const MASKED: &[&str] = &[
-    "/storage_manager/l2_adapters",
-    "/storage_manager/num_l2_adapters",
-    "/storage_manager/prefetch_controller/num_l2_adapters",
-    "/storage_manager/prefetch_controller/num_active_adapters",
-    "/storage_manager/store_controller/num_l2_adapters",
-    "/storage_manager/store_controller/num_active_adapters",
-    "/storage_manager/store_controllers/_default/num_l2_adapters",
-    "/storage_manager/store_controllers/_default/num_active_adapters",
+    "/storage_manager/l2_eviction_controller/adapters",
+    "/storage_manager/l2_adapters/0/use_odirect",
     "/kv_events/enabled",
     "/kv_events/incarnation",
     "/kv_events/log_capacity",
@@ -405,15 +589,22 @@ fn l1_of(objects: u64, used: u64) -> Status {
 }
 
 fn status_of(engine: Status, modes: TransferModes) -> Value {
-    let seen = Seen { engine, reactor: ReactorSeen::default() };
+    status_with(engine, modes, "")
+}
+
+fn status_with(engine: Status, modes: TransferModes, adapters: &str) -> Value {
+    let seen = Seen { engine, ..Seen::default() };
     let scripted = Scripted { seen: Mutex::new(seen), ..Scripted::default() };
-    let config = Config { transfer_modes: modes, ..settings(CAPTURED).engine };
-    Server::with(scripted, config, Value::Null).get("/status").json()
+    let settings = settings(&format!("{CAPTURED} {adapters}"));
+    let config = Config { transfer_modes: modes, ..settings.engine };
+    let view = View::new(config, settings.adapters);
+    Server::with_view(scripted, view, Value::Null).get("/status").json()
 }
 
 #[test]
 fn an_empty_server_has_the_peers_status() {
-    let ours = status_of(l1_of(0, 0), TransferModes::ServerDriven);
+    let engine = Status { adapters: vec![adapter(0, "fs")], ..l1_of(0, 0) };
+    let ours = status_with(engine, TransferModes::ServerDriven, &format!("--l2-adapter {FS}"));
     let peer = &golden("status_empty")["json"];
     compare("", peer, &ours, MASKED);
     let mut more = Vec::new();
@@ -441,8 +632,11 @@ fn a_server_with_an_instance_has_the_peers_status() {
         pinged: true,
         silent_for: Duration::from_secs(3),
     };
-    let engine = Status { instances: vec![instance], ..l1_of(72, 1_179_648) };
-    let ours = status_of(engine, TransferModes::Auto);
+    let adapters = vec![adapter(0, "mock"), adapter(1, "fs")];
+    let engine = Status { instances: vec![instance], adapters, ..l1_of(72, 1_179_648) };
+    let [mock, fs] = TWO;
+    let flags = format!("--l2-adapter {mock} --l2-adapter {fs}");
+    let ours = status_with(engine, TransferModes::Auto, &flags);
     compare("", &golden("status_engine_driven")["json"], &ours, MASKED);
     assert_eq!(ours["kvtide"]["instances"]["1000"]["transfer"], "shared_memory");
     assert_eq!(ours["kvtide"]["instances"]["1000"]["bytes_per_chunk"], 16_384);
@@ -455,6 +649,44 @@ fn a_family_that_is_not_served_omits_its_keys() {
     assert!(engine_driven.get("non_cuda_context_meta").is_some());
     let server_driven = status_of(l1_of(0, 0), TransferModes::ServerDriven);
     assert!(server_driven.get("non_cuda_context_meta").is_none());
+}
+
+#[test]
+fn a_tier_shows_what_only_we_know_of_it_and_a_tripped_one_is_not_healthy() {
+    let tripped = AdapterStatus {
+        state: AdapterState::Tripped,
+        is_scanned: false,
+        stores_waiting: 5,
+        stores_in_flight: 2,
+        ..adapter(1, "fs")
+    };
+    let tier = TierStatus {
+        engine: "io_uring",
+        direct: true,
+        registered: true,
+        direct_bytes: 7,
+        ..TierStatus::default()
+    };
+    let engine = Status { adapters: vec![adapter(0, "mock"), tripped], ..l1_of(0, 0) };
+    let seen = Seen { engine, tiers: vec![None, Some(tier)], ..Seen::default() };
+    let scripted = Scripted { seen: Mutex::new(seen), ..Scripted::default() };
+    let ours = Server::with(scripted, Config::default(), Value::Null).get("/status").json();
+    let manager = &ours["storage_manager"];
+    assert_eq!((&ours["is_healthy"], &manager["is_healthy"]), (&json!(false), &json!(false)));
+    let own = &manager["l2_adapters"][1]["kvtide"];
+    assert_eq!((&own["state"], &own["scanned"]), (&json!("tripped"), &json!(false)));
+    let io = &own["io"];
+    assert_eq!((&io["engine"], &io["direct"]), (&json!("io_uring"), &json!(true)));
+    assert_eq!((&io["registered"], &io["direct_bytes"]), (&json!(true), &json!(7)));
+    assert_eq!(manager["l2_adapters"][0]["kvtide"]["io"], Value::Null);
+    let store = &manager["store_controller"];
+    assert_eq!(
+        (&store["pending_keys_count"], &store["in_flight_task_count"]),
+        (&json!(5), &json!(2))
+    );
+    let eviction = &manager["l2_eviction_controller"]["adapters"][0];
+    assert_eq!(eviction["current_usage"], json!(1_179_648.0 / (1_u64 << 30) as f64));
+    assert_eq!(eviction["num_cache_salt_buckets"], 2);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Clients of the admin side that send too much, too slowly or nothing: none of them costs anybody
 //! else an answer.
 
-use crate::{Scripted, Server, exchange};
+use crate::{Scripted, Server, exchange, quota};
 use kvtide::admin::Times;
 use kvtide_core::config::Config;
 use serde_json::Value;
@@ -192,7 +192,7 @@ fn answers_that_nobody_takes_share_a_budget_and_probes_come_through() {
     let server = patient();
     // As long as names can be, of what takes most room in JSON: the list has 25 MB.
     let name = |at: usize| format!("{at:\u{1}>1024}");
-    let quotas = (0..4096).map(|at| (name(at), 1 << 30)).collect();
+    let quotas = (0..4096).map(|at| quota(&name(at), 1 << 30)).collect();
     server.scripted.seen.lock().expect("nobody panics here").engine.quotas = quotas;
     let asks = b"GET /quota HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
     let mut taken = sends(server.http, asks);

@@ -4,8 +4,8 @@ use kvtide_core::config::{AdapterSetup, Config, Limits, PolicyKind};
 use kvtide_core::effect::{Outbox, Refusal};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::{
-    Ask, BodyOutcome, DeleteOutcome, Event, Keys, LoadOutcome, OperatorAsk, Registration, Scanned,
-    SendOutcome, StoreOutcome, TierFault,
+    Ask, BodyOutcome, DeleteOutcome, Event, Keys, LoadOutcome, Named, OperatorAsk, Registration,
+    Scanned, SendOutcome, StoreOutcome, TierFault,
 };
 use kvtide_core::limits::MODEL_BYTES_MAX;
 use kvtide_core::names::{
@@ -71,6 +71,13 @@ impl Texts {
         }
     }
 
+    fn delete(&self, from_l1: bool, adapter: Option<AdapterId>, force: bool) -> Event<'_> {
+        let hash = self.hashes[0];
+        let key = Named { model: &self.model, salt: &self.salt, rank: KvRank(7), group: 300, hash };
+        let ask = OperatorAsk::Delete { key, from_l1, adapter, force };
+        Event::OperatorAsked { operator: Operator(4), ask }
+    }
+
     /// What a scan tells: another tenant's objects between those of this one, some of them without
     /// a seal.
     fn found(&self) -> Vec<Scanned<'_>> {
@@ -109,6 +116,8 @@ impl Texts {
                 operator: Operator(3),
                 ask: OperatorAsk::AdapterRemove { adapter },
             },
+            self.delete(true, Some(adapter), false),
+            self.delete(false, None, true),
         ];
         let bytes = u64::MAX;
         let faults = [TierFault::NoSpace, TierFault::Io, TierFault::Denied, TierFault::Cancelled];

@@ -14,6 +14,7 @@ mod evict;
 pub mod flights;
 mod health;
 mod leave;
+pub mod operator;
 mod scan;
 mod scrub;
 pub mod shelf;

@@ -20,6 +20,7 @@ use crate::engine::jobs::Job;
 use crate::engine::l1::leases::LeaseSet;
 use crate::engine::memory::{map_bytes, slots_bytes};
 use crate::engine::scopes::ScopeKey;
+use crate::engine::status::PrefetchStatus;
 use crate::engine::turn::Turn;
 use crate::fact::{Fact, LookupStop};
 use crate::limits;
@@ -302,6 +303,20 @@ impl Promote {
                 self.activate(turn, adapters, name);
             }
         }
+    }
+
+    /// For `/status`: a seek that asks and loads at once is counted as loading.
+    pub fn status(&self) -> PrefetchStatus {
+        let mut status = PrefetchStatus::default();
+        for (_, seek) in self.seeks.iter() {
+            let phase = match (seek.is_active, seek.loaded > 0) {
+                (false, _) => &mut status.waiting,
+                (true, false) => &mut status.asking,
+                (true, true) => &mut status.loading,
+            };
+            *phase += 1;
+        }
+        status
     }
 
     pub fn is_empty(&self) -> bool {

@@ -203,6 +203,11 @@ impl Scopes {
         }
     }
 
+    /// Every scope there is an id for, in the order of the ids.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ScopeId, &ScopeKey)> {
+        self.scopes.iter().enumerate().map(|(at, scope)| (ScopeId(at as u32), &scope.key))
+    }
+
     /// Objects and sessions per scope, for the audit.
     pub fn uses(&self, scope: ScopeId) -> u32 {
         self.scopes[scope.0 as usize].uses

@@ -2,9 +2,10 @@
 
 use crate::effect::Refusal;
 use crate::engine::Engine;
+use crate::engine::adapters::operator::{AdapterStatus, Page};
 use crate::engine::clients::Mode;
 use crate::limits;
-use crate::names::{InstanceId, Layout};
+use crate::names::{AdapterId, InstanceId, Layout};
 use crate::time::Instant;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -82,7 +83,30 @@ pub struct Status {
     pub instances: Vec<InstanceStatus>,
     pub refused_registrations: Vec<RefusedRegistration>,
     pub refused_registrations_total: u64,
-    pub quotas: Vec<(String, u64)>,
+    pub quotas: Vec<QuotaStatus>,
+    /// Lower tiers, the preferred one first.
+    pub adapters: Vec<AdapterStatus>,
+    pub prefetches: PrefetchStatus,
+}
+
+/// Lookups that go on below L1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefetchStatus {
+    /// They wait for their turn (`--l2-prefetch-max-in-flight`).
+    pub waiting: u64,
+    /// They wait for what adapters say of their keys.
+    pub asking: u64,
+    /// They wait for objects.
+    pub loading: u64,
+}
+
+/// One tenant's limit below L1, and what it has there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaStatus {
+    pub salt: String,
+    /// None: no limit was set.
+    pub limit_bytes: Option<u64>,
+    pub used_bytes: u64,
 }
 
 impl Engine {
@@ -115,17 +139,47 @@ impl Engine {
             refused_registrations: self.refusals.last.iter().cloned().collect(),
             refused_registrations_total: self.refusals.total,
             quotas: self.quotas(),
+            adapters: self.adapters.statuses(&self.demote),
+            prefetches: self.promote.status(),
         }
     }
 
-    /// One tenant's limit.
-    pub fn quota_of(&self, salt: &str) -> Option<u64> {
-        self.quota.find(salt)
+    /// One tenant's limit and use, whether it has a limit or not.
+    pub fn quota_of(&self, salt: &str) -> QuotaStatus {
+        let limit_bytes = self.quota.find(salt);
+        let used_bytes = self.adapters.bytes_by_salt(&self.l1).get(salt).copied();
+        QuotaStatus { salt: salt.into(), limit_bytes, used_bytes: used_bytes.unwrap_or_default() }
     }
 
-    /// Every tenant's limit, for who wants no more than that.
-    pub fn quotas(&self) -> Vec<(String, u64)> {
-        self.quota.iter().map(|(salt, bytes)| (salt.into(), bytes)).collect()
+    /// Every tenant that has a limit, for who wants no more than that.
+    pub fn quotas(&self) -> Vec<QuotaStatus> {
+        let used = self.adapters.bytes_by_salt(&self.l1);
+        let each = self.quota.iter().map(|(salt, bytes)| QuotaStatus {
+            salt: salt.into(),
+            limit_bytes: Some(bytes),
+            used_bytes: used.get(salt).copied().unwrap_or_default(),
+        });
+        each.collect()
+    }
+
+    /// The roster of lower tiers, for who wants no more than that.
+    pub fn adapters_status(&self) -> Vec<AdapterStatus> {
+        self.adapters.statuses(&self.demote)
+    }
+
+    /// Objects at rest in a lower tier, from place `from` on: `Adapters::page`.
+    pub fn l2_page(
+        &self,
+        adapter: AdapterId,
+        from_and_most: (u32, usize),
+        model: Option<&str>,
+    ) -> Option<Page> {
+        self.adapters.page(adapter, from_and_most, model, &self.l1)
+    }
+
+    /// Lower tiers of which not all has been told yet: names that are missing are asked for.
+    pub fn adapters_scanning(&self) -> usize {
+        self.adapters.scanning()
     }
 
     fn instance_status(&self, instance: &crate::engine::clients::Instance) -> InstanceStatus {

@@ -108,6 +108,10 @@ impl<N: Naming> Folder<'_, N> {
                     OperatorAnswer::Done => digest.word(1),
                     OperatorAnswer::Removed(removed) => digest.word(2 + u64::from(removed)),
                     OperatorAnswer::Full(bound) => digest.text(bound),
+                    OperatorAnswer::Deleted { deleted, skipped } => {
+                        digest.word(4);
+                        digest.word(u64::from(deleted) << 32 | u64::from(skipped));
+                    }
                 }
             }
             Effect::Probe { .. }

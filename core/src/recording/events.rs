@@ -39,6 +39,7 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
             OperatorAsk::QuotaSet { .. } => 7,
             OperatorAsk::QuotaRemove { .. } => 8,
             OperatorAsk::AdapterRemove { .. } => 34,
+            OperatorAsk::Delete { .. } => 35,
         },
         Event::Asked { ask, .. } => match ask {
             Ask::Register(_) => 9,
@@ -69,7 +70,7 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
 }
 
 /// By number. 23 and 24 are no events: the end of the server, and tokens.
-pub const KINDS: [&str; 35] = [
+pub const KINDS: [&str; 36] = [
     "",
     "tick",
     "connection ended",
@@ -105,6 +106,7 @@ pub const KINDS: [&str; 35] = [
     "digest ended",
     "scrub ended",
     "operator: adapter remove",
+    "operator: delete",
 ];
 /// `Engine::finish`.
 pub(super) const FINISH: u8 = 23;
@@ -160,6 +162,9 @@ impl<N: Naming> Writing<'_, N> {
                         self.bytes.fixed_u64(self.naming.salt(salt));
                     }
                     OperatorAsk::AdapterRemove { adapter } => self.adapter(*adapter),
+                    OperatorAsk::Delete { key, from_l1, adapter, force } => {
+                        self.delete(key, *from_l1, *adapter, *force);
+                    }
                 }
             }
             Event::AdapterAdded { adapter, setup } => {
@@ -338,6 +343,10 @@ impl Reading {
                 let operator = Operator(input.fixed_u64("an operator")?);
                 let ask = OperatorAsk::AdapterRemove { adapter: adapter(input)? };
                 Event::OperatorAsked { operator, ask }
+            }
+            35 => {
+                let operator = Operator(input.fixed_u64("an operator")?);
+                Event::OperatorAsked { operator, ask: self.delete(input)? }
             }
             25 | 27..=33 => self.tier_event(kind, input)?,
             // Scans are read by `scan`, and what is no event by the reader.

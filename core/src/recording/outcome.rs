@@ -275,6 +275,7 @@ fn value_of(effect: &Effect) -> u64 {
         }
         Effect::OperatorAnswer { answer, .. } => match answer {
             OperatorAnswer::Removed(removed) => (*removed).into(),
+            OperatorAnswer::Deleted { deleted, .. } => (*deleted).into(),
             OperatorAnswer::Done | OperatorAnswer::Full(_) => 0,
         },
         Effect::Probe { keys, .. } => u64::from(keys.end - keys.start),

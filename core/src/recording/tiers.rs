@@ -9,6 +9,8 @@
 //!         chunk | v bytes | seal
 //! seal    u8 0, or 1 | digest u32 | layout u32
 //! probe   name | v 0, or v 1 + count | of each: u8 0, or 1 | v bytes
+//! delete  model | salt u64 | v rank | v group | 16 bytes for its chunk | u8 (1 from L1, 2 forced)
+//!         | v adapter + 1, 0 for none
 //! ending  name | u8 how | v bytes where there are other ones than expected
 //! ```
 
@@ -18,7 +20,8 @@ use super::events::{Reading, Writing, name, one_of};
 use super::header::{POLICIES, nanos, number_in};
 use super::secret::{Naming, Numbered};
 use crate::config::AdapterSetup;
-use crate::event::{DeleteOutcome, Event, LoadOutcome, Scanned, StoreOutcome, TierFault};
+use crate::event::TierFault;
+use crate::event::{DeleteOutcome, Event, LoadOutcome, Named, OperatorAsk, Scanned, StoreOutcome};
 use crate::limits::{ADAPTER_NAME_BYTES_MAX, SCANNED_PER_EVENT};
 use crate::names::{AdapterId, ChunkHash, KvRank, Seal, Ticket};
 use crate::time::Duration;
@@ -90,6 +93,23 @@ impl<N: Naming> Writing<'_, N> {
                 self.bytes.fixed_u32(*layout);
             }
         }
+    }
+
+    pub(super) fn delete(
+        &mut self,
+        key: &Named<'_>,
+        from_l1: bool,
+        adapter: Option<AdapterId>,
+        force: bool,
+    ) {
+        let Named { model, salt, rank, group, hash } = key;
+        self.models.write(model, self.bytes);
+        self.bytes.fixed_u64(self.naming.salt(salt));
+        self.bytes.number(rank.0.into());
+        self.bytes.number((*group).into());
+        self.bytes.extend_from_slice(&self.naming.chunk(hash).to_le_bytes());
+        self.bytes.byte(u8::from(from_l1) | u8::from(force) << 1);
+        self.bytes.number(adapter.map_or(0, |adapter| u64::from(adapter.0) + 1));
     }
 
     pub(super) fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<u64>]>) {
@@ -323,6 +343,26 @@ impl Reading {
             self.scratch.found.push(object);
         }
         Ok(Scan { adapter, found: &self.scratch.found, names: &self.scratch.names })
+    }
+
+    /// The fields of `OperatorAsk::Delete`.
+    pub(super) fn delete(&mut self, input: &mut Input<'_>) -> Result<OperatorAsk<'_>, Malformed> {
+        let what = "a delete";
+        self.models.read(input, &mut self.scratch.model)?;
+        self.salt(input)?;
+        let rank = KvRank(input.number_u32(what)?);
+        let start = *input;
+        let value = || start.fault(Fault::Value { what });
+        let group = u16::try_from(input.number(what)?).map_err(|_| value())?;
+        let hash = Numbered::hash_of(u128::from_le_bytes(input.array(what)?));
+        let flags = one_of(input, 4, what)?;
+        let adapter = match input.number(what)?.checked_sub(1) {
+            Some(number) => Some(AdapterId(u16::try_from(number).map_err(|_| value())?)),
+            None => None,
+        };
+        let (model, salt) = (&self.scratch.model, &self.scratch.salt);
+        let key = Named { model, salt, rank, group, hash };
+        Ok(OperatorAsk::Delete { key, from_l1: flags & 1 != 0, adapter, force: flags & 2 != 0 })
     }
 
     fn probe_ended(&mut self, input: &mut Input<'_>) -> Result<Event<'_>, Malformed> {

@@ -5,7 +5,7 @@
 //! The one invariant: bytes of an answer are counted from the moment it is made until the last of
 //! them is written or given up. Small ones are left alone, for each connection has room for them.
 
-use super::bodies::{BODY_BYTES_MAX, shaped};
+use super::bodies::{BODY_BYTES_MAX, LARGE_BYTES_MAX, shaped};
 use super::listen::{HEAD_BYTES_MAX, SOCKETS_MAX};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::StatusCode;
@@ -65,7 +65,7 @@ impl Answers {
 
 /// Most bytes that the admin side can take, for `--print-memory`.
 pub fn memory_bytes_max() -> u64 {
-    (PAGES_BYTES + OTHERS_BYTES + MAKING_BYTES + SOCKETS_MAX * SOCKET_BYTES) as u64
+    (PAGES_BYTES + OTHERS_BYTES + MAKING_BYTES + LARGE_BYTES + SOCKETS_MAX * SOCKET_BYTES) as u64
 }
 
 fn kib(bytes: usize) -> usize {
@@ -79,6 +79,8 @@ const SMALL_BYTES: usize = 4 << 10;
 /// The one answer that is being made: the longest is the list of all quotas, with what it is made
 /// from.
 const MAKING_BYTES: usize = 64 << 20;
+/// The one large body: in its parts, as a whole, read as JSON and as keys.
+const LARGE_BYTES: usize = 16 * LARGE_BYTES_MAX;
 /// Of each socket: buffers for heads in both directions, a body in its parts and as a whole, and a
 /// small answer.
 const SOCKET_BYTES: usize = 2 * HEAD_BYTES_MAX + 2 * BODY_BYTES_MAX + 2 * SMALL_BYTES;

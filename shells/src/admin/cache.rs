@@ -27,9 +27,7 @@ pub async fn clear(State(site): State<Arc<Site>>, body: Bytes) -> Response {
             let text = format!("too many requests at once ({bound})");
             detail(StatusCode::SERVICE_UNAVAILABLE, &text)
         }
-        Ok(OperatorAnswer::Done | OperatorAnswer::Removed(_)) => {
-            ok(json!({ "status": "ok", "cleared": { "tier": "l1" } }))
-        }
+        Ok(_) => ok(json!({ "status": "ok", "cleared": { "tier": "l1" } })),
         Err(unreachable) => detail(StatusCode::SERVICE_UNAVAILABLE, reason(unreachable)),
     }
 }
@@ -76,7 +74,7 @@ impl ClearBody {
     }
 }
 
-fn read_tier(value: &Value) -> Result<&'static str, Box<Wrong>> {
+pub fn read_tier(value: &Value) -> Result<&'static str, Box<Wrong>> {
     let known = ["l1", "l2", "all"].into_iter().find(|tier| value == tier);
     known.ok_or_else(|| {
         Box::new(Wrong {
@@ -90,7 +88,7 @@ fn read_tier(value: &Value) -> Result<&'static str, Box<Wrong>> {
 }
 
 /// The peer takes the usual spellings of yes and no.
-fn read_force(value: &Value) -> Result<bool, Box<Wrong>> {
+pub fn read_force(value: &Value) -> Result<bool, Box<Wrong>> {
     let wrong = |kind, message: &str| {
         Box::new(Wrong {
             kind,

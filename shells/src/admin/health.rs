@@ -34,6 +34,12 @@ pub async fn livez(State(site): State<Arc<Site>>) -> Response {
 pub async fn readyz(State(site): State<Arc<Site>>) -> Response {
     match told(site.patience, |answer| site.reach.pulse(answer)).await {
         Ok(reactor) if reactor.stopping => unavailable("not ready", "the server is ending"),
+        Ok(reactor) if reactor.scanning > 0 => {
+            // It serves all the same: what has not been told yet is asked for (design §7).
+            let noun = if reactor.scanning == 1 { "adapter" } else { "adapters" };
+            let scanning = format!("scanning {} {noun}", reactor.scanning);
+            ok(json!({ "status": "ready", "note": scanning }))
+        }
         Ok(_) => ok(json!({ "status": "ready" })),
         Err(unreachable) => unavailable("not ready", reason(unreachable)),
     }
@@ -66,9 +72,22 @@ pub async fn config(State(site): State<Arc<Site>>) -> Response {
     ok(site.document.clone())
 }
 
-/// There is no lower tier yet.
-pub async fn config_adapters() -> Response {
-    ok(json!({ "adapters": [] }))
+/// The roster as it is now; the first is the primary one.
+pub async fn config_adapters(State(site): State<Arc<Site>>) -> Response {
+    let adapters = match told(site.patience, |answer| site.reach.adapters(answer)).await {
+        Ok(adapters) => adapters,
+        Err(unreachable) => return error(StatusCode::SERVICE_UNAVAILABLE, reason(unreachable)),
+    };
+    let shown = adapters.iter().enumerate().map(|(index, adapter)| {
+        json!({
+            "index": index,
+            "type_name": adapter.name,
+            "tier": "l2",
+            "primary": index == 0,
+            "reconfigurable": false,
+        })
+    });
+    ok(json!({ "adapters": shown.collect::<Vec<Value>>() }))
 }
 
 pub async fn server_status(State(site): State<Arc<Site>>) -> Response {

@@ -3,7 +3,7 @@
 //! are too many (`places`).
 
 use super::Times;
-use super::bodies::{self, shaped};
+use super::bodies::{Bodies, Whole, shaped};
 use super::budget::Answers;
 use super::places::{Place, Places, TakenAway};
 use super::routes::{METRICS, Site, is_probe, metrics_router, router};
@@ -40,12 +40,17 @@ pub fn serve(
     let served = runtime.block_on(async {
         tokio::spawn(look_after(site.clone()));
         let times = site.times;
-        let answers = Answers::new();
+        let (answers, bodies) = (Answers::new(), Bodies::new());
         let places = Places::new(CONNECTIONS_MAX, PROBES_MAX);
         let main = Door {
             router: router(site.clone()),
             places,
-            terms: Terms { times, answers: answers.clone(), pages_only: false },
+            terms: Terms {
+                times,
+                answers: answers.clone(),
+                bodies: bodies.clone(),
+                pages_only: false,
+            },
         };
         let main = listen(own(http)?, main, stopped.clone());
         let Some(metrics) = metrics else {
@@ -56,7 +61,7 @@ pub fn serve(
         let page = Door {
             router: metrics_router(site),
             places,
-            terms: Terms { times, answers, pages_only: true },
+            terms: Terms { times, answers, bodies, pages_only: true },
         };
         tokio::join!(main, listen(own(metrics)?, page, stopped));
         Ok(())
@@ -81,6 +86,7 @@ struct Door {
 struct Terms {
     times: Times,
     answers: Answers,
+    bodies: Bodies,
     /// Every answer is a page for scrapers, whatever the path.
     pages_only: bool,
 }
@@ -173,10 +179,11 @@ async fn answer(
         return Ok(busy);
     }
     // Whoever keeps us waiting for a body makes way for others.
-    let request = match bodies::whole(request, terms.times.body).await {
-        Ok(request) => request,
+    let whole = match terms.bodies.whole(request, terms.times.body).await {
+        Ok(whole) => whole,
         Err(refusal) => return Ok(refusal),
     };
+    let Whole { request, _place } = whole;
     place.is_busy();
     let path = request.uri().path().to_owned();
     let Ok(answered) = router.call(request).await;

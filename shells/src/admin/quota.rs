@@ -1,5 +1,5 @@
-//! `/quota*`: limits per tenant (spec/http-cli §2.4). They are kept by the engine and will bind
-//! lower tiers; what a tenant uses there is nothing as long as there is no lower tier.
+//! `/quota*`: limits per tenant (spec/http-cli §2.4). They are kept by the engine and act on lower
+//! tiers whose order is IsolatedLRU; what a tenant uses is what it has in all lower tiers.
 
 use super::answer::{error, not_found, ok, reason};
 use super::reach::{Ask, Unreachable, told};
@@ -10,6 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use kvtide_core::effect::OperatorAnswer;
+use kvtide_core::engine::status::QuotaStatus;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -32,9 +33,9 @@ pub async fn get(State(site): State<Arc<Site>>, salt: Salted) -> Response {
     };
     ok(json!({
         "cache_salt": name,
-        "limit_gb": gib(found.unwrap_or_default()),
-        "current_usage_gb": 0.0,
-        "exists": found.is_some(),
+        "limit_gb": gib(found.limit_bytes.unwrap_or_default()),
+        "current_usage_gb": gib(found.used_bytes),
+        "exists": found.limit_bytes.is_some(),
     }))
 }
 
@@ -53,9 +54,7 @@ pub async fn put(State(site): State<Arc<Site>>, salt: Salted, body: Bytes) -> Re
     let ask = Ask::QuotaSet { salt: salt_of(&name).to_owned(), bytes };
     match told(site.patience, |answer| site.reach.ask(ask, answer)).await {
         Ok(OperatorAnswer::Full(bound)) => full(bound),
-        Ok(OperatorAnswer::Done | OperatorAnswer::Removed(_)) => {
-            ok(json!({ "cache_salt": name, "limit_gb": limit, "status": "ok" }))
-        }
+        Ok(_) => ok(json!({ "cache_salt": name, "limit_gb": limit, "status": "ok" })),
         Err(unreachable) => busy(unreachable),
     }
 }
@@ -66,7 +65,7 @@ pub async fn delete(State(site): State<Arc<Site>>, salt: Salted) -> Response {
     let removed = match told(site.patience, |answer| site.reach.ask(ask, answer)).await {
         Ok(OperatorAnswer::Full(bound)) => return full(bound),
         Ok(OperatorAnswer::Removed(removed)) => removed,
-        Ok(OperatorAnswer::Done) => true,
+        Ok(OperatorAnswer::Done | OperatorAnswer::Deleted { .. }) => true,
         Err(unreachable) => return busy(unreachable),
     };
     let status = if removed { "removed" } else { "not_found" };
@@ -87,9 +86,11 @@ fn salt_of(name: &str) -> &str {
     if name == DEFAULT { "" } else { name }
 }
 
-fn user((salt, bytes): (String, u64)) -> (String, Value) {
+fn user(quota: QuotaStatus) -> (String, Value) {
+    let QuotaStatus { salt, limit_bytes, used_bytes } = quota;
     let name = if salt.is_empty() { DEFAULT.to_owned() } else { salt };
-    (name, json!({ "limit_gb": gib(bytes), "current_usage_gb": 0.0 }))
+    let limit = gib(limit_bytes.unwrap_or_default());
+    (name, json!({ "limit_gb": limit, "current_usage_gb": gib(used_bytes) }))
 }
 
 fn gib(bytes: u64) -> f64 {

@@ -1,8 +1,13 @@
 //! How the admin thread reaches the rest of the server. A trait, so that this folder knows neither
 //! the reactor nor telemetry, and tests can stand in for both.
 
+use crate::object_key::ObjectKey;
+use crate::tiers::files::status::TierStatus;
 use kvtide_core::effect::OperatorAnswer;
 use kvtide_core::engine::Status;
+use kvtide_core::engine::adapters::operator::{AdapterStatus, Page};
+use kvtide_core::engine::status::QuotaStatus;
+use kvtide_core::names::AdapterId;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -12,9 +17,33 @@ pub type Teller<T> = Box<dyn FnOnce(T) + Send>;
 /// What an operator wants changed: `kvtide_core::event::OperatorAsk` that owns its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    Clear { force: bool },
-    QuotaSet { salt: String, bytes: u64 },
-    QuotaRemove { salt: String },
+    Clear {
+        force: bool,
+    },
+    QuotaSet {
+        salt: String,
+        bytes: u64,
+    },
+    QuotaRemove {
+        salt: String,
+    },
+    /// A few keys at a time: nobody else is served meanwhile.
+    Delete {
+        keys: Vec<ObjectKey>,
+        from_l1: bool,
+        adapter: Option<AdapterId>,
+        force: bool,
+    },
+}
+
+/// A part of the list of what lies in a lower tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub adapter: AdapterId,
+    /// Where the part begins.
+    pub from: u32,
+    pub most: usize,
+    pub model: Option<String>,
 }
 
 /// A dump of the flight recorder.
@@ -41,6 +70,8 @@ pub enum Unreachable {
 pub struct Seen {
     pub engine: Status,
     pub reactor: ReactorSeen,
+    /// How the bytes of each lower tier move, by its number; None for those that have left.
+    pub tiers: Vec<Option<TierStatus>>,
 }
 
 /// What the reactor knows of itself.
@@ -50,6 +81,8 @@ pub struct ReactorSeen {
     /// Requests that wait for their answer.
     pub requests: u64,
     pub stopping: bool,
+    /// Lower tiers of which not all has been told yet.
+    pub scanning: u64,
     /// How often the reactor was found standing still.
     pub stalls: u64,
     pub turns: u64,
@@ -92,10 +125,16 @@ pub trait Reach: Send + Sync + 'static {
     fn pulse(&self, answer: Teller<ReactorSeen>) -> Result<(), Unreachable>;
 
     /// Asks for the limit of one tenant, likewise.
-    fn quota_of(&self, salt: String, answer: Teller<Option<u64>>) -> Result<(), Unreachable>;
+    fn quota_of(&self, salt: String, answer: Teller<QuotaStatus>) -> Result<(), Unreachable>;
 
     /// Asks for the limits of all tenants alone, likewise.
-    fn quotas(&self, answer: Teller<Vec<(String, u64)>>) -> Result<(), Unreachable>;
+    fn quotas(&self, answer: Teller<Vec<QuotaStatus>>) -> Result<(), Unreachable>;
+
+    /// Asks for the roster of lower tiers, likewise.
+    fn adapters(&self, answer: Teller<Vec<AdapterStatus>>) -> Result<(), Unreachable>;
+
+    /// Asks for a part of the list of what lies in one of them, likewise. None where it has left.
+    fn objects(&self, wanted: Wanted, answer: Teller<Option<Page>>) -> Result<(), Unreachable>;
 
     /// Asks for a dump of the flight recorder. `answer` is called when it is written, or hears why
     /// there is none.

@@ -3,7 +3,7 @@
 
 use super::answer::{method_not_allowed, not_found, plain};
 use super::reach::{Reach, Teller, Unreachable, told};
-use super::{Options, Times, View, cache, debug, health, quota};
+use super::{Options, Times, View, cache, debug, health, objects, quota};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{HOST, LOCATION};
@@ -73,6 +73,7 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/config/adapters", get(health::config_adapters))
         .route("/periodic-threads-health", get(health::periodic_threads_health))
         .route("/cache/clear", post(cache::clear))
+        .route("/cache/objects", get(objects::list).delete(objects::delete))
         .route("/debug/dump", post(debug::dump))
         .route("/quota", get(quota::list))
         .route("/quota/{salt}", get(quota::get).put(quota::put).delete(quota::delete))
@@ -167,6 +168,7 @@ const ROUTES: &[&str] = &[
     "/config/adapters",
     "/periodic-threads-health",
     "/cache/clear",
+    "/cache/objects",
     "/debug/dump",
     "/quota",
     METRICS,

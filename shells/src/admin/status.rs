@@ -3,9 +3,14 @@
 //! what only we know stands under `kvtide`.
 
 use super::reach::{ReactorSeen, Seen};
+use super::tiers;
+use crate::cli::values::policy_name;
+use crate::tiers::files::status::TierStatus;
+use crate::tiers::spec::AdapterSpec;
 use crate::version;
-use kvtide_core::config::{Config, HashAlgorithm, PolicyKind, PoolKind, TransferModes};
+use kvtide_core::config::{Config, HashAlgorithm, PoolKind, TransferModes};
 use kvtide_core::engine::Status;
+use kvtide_core::engine::adapters::operator::AdapterStatus;
 use kvtide_core::engine::clients::Mode;
 use kvtide_core::engine::status::{InstanceStatus, RefusedRegistration};
 use serde_json::{Map, Value, json};
@@ -15,22 +20,24 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct View {
     config: Config,
+    /// By the number that each got.
+    adapters: Vec<AdapterSpec>,
 }
 
 impl View {
-    pub fn new(config: Config) -> View {
-        View { config }
+    pub fn new(config: Config, adapters: Vec<AdapterSpec>) -> View {
+        View { config, adapters }
     }
 
     pub fn document(&self, seen: &Seen) -> Value {
         let engine = &seen.engine;
         let mut document = json!({
-            "is_healthy": true,
+            "is_healthy": tiers::is_healthy(engine),
             "engine_type": "MPCacheServer",
             "chunk_size": self.config.chunk_size,
             "hash_algorithm": self.hash_algorithm(),
             "active_sessions": engine.sessions,
-            "storage_manager": self.storage_manager(engine),
+            "storage_manager": self.storage_manager(seen),
             "active_prefetch_jobs": engine.active_prefetch_jobs,
             "active_p2p_lookup_jobs": 0,
             "p2p_enabled": false,
@@ -61,43 +68,22 @@ impl View {
         document
     }
 
-    fn storage_manager(&self, engine: &Status) -> Value {
+    fn storage_manager(&self, seen: &Seen) -> Value {
+        let engine = &seen.engine;
         let l1 = self.l1_manager(engine);
         let eviction = self.eviction_controller();
-        let adapters =
-            json!({ "num_l2_adapters": 0, "num_active_adapters": 0, "num_draining_adapters": 0 });
-        let store = with(
-            json!({
-                "is_healthy": true,
-                "thread_alive": true,
-                "pending_keys_count": 0,
-                "in_flight_task_count": 0,
-            }),
-            &adapters,
-        );
-        let prefetch = with(
-            json!({
-                "is_healthy": true,
-                "thread_alive": true,
-                "max_in_flight": 8,
-                "submission_queue_size": 0,
-                "pending_queue_size": 0,
-                "in_flight_request_count": 0,
-                "lookup_phase_count": 0,
-                "load_phase_count": 0,
-                "completed_results_count": engine.active_prefetch_jobs,
-            }),
-            &adapters,
-        );
+        let store = tiers::store_controller(engine);
+        let adapters: Vec<Value> =
+            engine.adapters.iter().map(|adapter| self.adapter(adapter, &seen.tiers)).collect();
         json!({
-            "is_healthy": true,
+            "is_healthy": tiers::is_healthy(engine),
             "l1_managers": { "_default": l1 },
             "store_controllers": { "_default": store },
             "l1_eviction_controllers": { "_default": eviction },
-            "prefetch_controller": prefetch,
-            "l2_eviction_controller": { "is_healthy": true, "thread_alive": true, "adapters": [] },
-            "l2_adapters": [],
-            "num_l2_adapters": 0,
+            "prefetch_controller": tiers::prefetch_controller(engine, self.config.prefetch_max),
+            "l2_eviction_controller": tiers::eviction_controller(engine),
+            "l2_adapters": adapters,
+            "num_l2_adapters": engine.adapters.len(),
             "l1_usage": [engine.used_bytes, engine.total_bytes],
             "l1_capacity_bytes_by_backend": { "dram": engine.configured_bytes },
             "l1_manager": l1,
@@ -106,6 +92,12 @@ impl View {
             // Where the peer's command line looks for the policy, in vain with the peer.
             "eviction_controller": eviction,
         })
+    }
+
+    fn adapter(&self, adapter: &AdapterStatus, tiers: &[Option<TierStatus>]) -> Value {
+        let at = usize::from(adapter.id.0);
+        let tier = tiers.get(at).and_then(Option::as_ref);
+        tiers::adapter(adapter, self.adapters.get(at), tier)
     }
 
     fn l1_manager(&self, engine: &Status) -> Value {
@@ -132,16 +124,10 @@ impl View {
     }
 
     fn eviction_controller(&self) -> Value {
-        let policy = match self.config.policy {
-            PolicyKind::Lru => "LRU",
-            PolicyKind::Arc => "ARC",
-            PolicyKind::IsolatedLru => "IsolatedLRU",
-            PolicyKind::Noop => "noop",
-        };
         json!({
             "is_healthy": true,
             "thread_alive": true,
-            "eviction_policy": policy,
+            "eviction_policy": policy_name(self.config.policy),
             "trigger_watermark": ratio(self.config.watermark_ppm),
             "eviction_ratio": ratio(self.config.ratio_ppm),
         })
@@ -169,7 +155,7 @@ impl View {
     }
 
     fn own(&self, seen: &Seen) -> Value {
-        let Seen { engine, reactor } = seen;
+        let Seen { engine, reactor, .. } = seen;
         let modes: Map<String, Value> = engine.instances.iter().map(transfer).collect();
         let refusals: Vec<Value> =
             engine.refused_registrations.iter().map(|refused| self.refusal(refused)).collect();
@@ -254,16 +240,7 @@ fn transfer(instance: &InstanceStatus) -> (String, Value) {
     (instance.id.0.to_string(), shown)
 }
 
-/// Both objects' keys in one.
-fn with(mut first: Value, second: &Value) -> Value {
-    let second = second.as_object().cloned().unwrap_or_default();
-    if let Some(first) = first.as_object_mut() {
-        first.extend(second);
-    }
-    first
-}
-
-fn ratio(parts_per_million: u64) -> f64 {
+pub(super) fn ratio(parts_per_million: u64) -> f64 {
     parts_per_million as f64 / 1e6
 }
 

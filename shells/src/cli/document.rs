@@ -1,16 +1,23 @@
 //! The answer to `GET /config`: the whole resolved configuration under the peer's names
 //! (spec/http-cli §2.2). Values that could be credentials are replaced, whoever put them there.
 
+use super::adapters::shown;
 use super::coordinator::Coordinator;
 use super::flags::ServerFlags;
 use super::values::spelling;
+use crate::tiers::spec::AdapterSpec;
 use kvtide_core::config::Config;
 use serde_json::{Map, Value, json};
 
-pub fn of(flags: &ServerFlags, engine: &Config, fleet: &Coordinator, metrics: bool) -> Value {
+pub fn of(
+    flags: &ServerFlags,
+    (engine, adapters): (&Config, &[AdapterSpec]),
+    fleet: &Coordinator,
+    metrics: bool,
+) -> Value {
     let mut document = json!({
         "mp": mp(flags, engine),
-        "storage_manager": storage_manager(flags, engine),
+        "storage_manager": storage_manager(flags, engine, adapters),
         "observability": observability(flags, engine, metrics),
         "http": { "http_host": flags.http.http_host, "http_port": flags.http.http_port },
         "coordinator": coordinator(flags, fleet),
@@ -70,8 +77,9 @@ fn p2p(flags: &ServerFlags) -> Value {
     })
 }
 
-fn storage_manager(flags: &ServerFlags, engine: &Config) -> Value {
-    let ServerFlags { others, observe, .. } = flags;
+fn storage_manager(flags: &ServerFlags, engine: &Config, adapters: &[AdapterSpec]) -> Value {
+    let ServerFlags { tiers, others, observe, .. } = flags;
+    let adapters: Vec<Value> = adapters.iter().map(shown::adapter).collect();
     let eviction = json!({
         "eviction_policy": spelling(flags.memory.eviction_policy),
         "trigger_watermark": flags.memory.eviction_trigger_watermark,
@@ -102,10 +110,11 @@ fn storage_manager(flags: &ServerFlags, engine: &Config) -> Value {
     json!({
         "l1_manager_config": l1,
         "eviction_config": eviction,
-        "l2_adapter_config": { "adapters": [] },
-        "store_policy": others.l2_store_policy,
-        "prefetch_policy": others.l2_prefetch_policy,
-        "prefetch_max_in_flight": others.l2_prefetch_max_in_flight,
+        "l2_adapter_config": { "adapters": adapters },
+        "store_policy": spelling(tiers.l2_store_policy),
+        "prefetch_policy": spelling(tiers.l2_prefetch_policy),
+        "prefetch_max_in_flight": tiers.l2_prefetch_max_in_flight,
+        "prefill_tokens_per_second": tiers.prefill_tokens_per_second,
         "periodic_notifier_interval_ms": others.periodic_notifier_interval_ms,
         "l1_manager_configs": [l1],
     })

@@ -3,8 +3,8 @@
 //! ones are not served is a table in `unserved.rs`.
 
 use super::values::{
-    Gibibytes, Hash, Policy, Transfer, align_bytes, fraction, gibibytes, group, mode_bits,
-    not_zero, positive, rate, seconds,
+    Gibibytes, Hash, Policy, Prefetch, Store, Transfer, align_bytes, fraction, gibibytes, group,
+    mode_bits, not_zero, positive, rate, seconds,
 };
 use crate::log::Form;
 use clap::Args;
@@ -17,6 +17,8 @@ pub struct ServerFlags {
     pub request: RequestFlags,
     #[command(flatten)]
     pub memory: MemoryFlags,
+    #[command(flatten)]
+    pub tiers: TierFlags,
     #[command(flatten)]
     pub http: HttpFlags,
     #[command(flatten)]
@@ -123,6 +125,27 @@ pub struct MemoryFlags {
     /// Print what every table costs in memory, and exit
     #[arg(long)]
     pub print_memory: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Lower tiers")]
+pub struct TierFlags {
+    /// A tier below L1, such as {"type":"fs","base_path":"/data"}; repeat it for more, best first
+    #[arg(long, value_name = "JSON")]
+    pub l2_adapter: Vec<String>,
+    /// Whether L1 keeps what a lower tier has stored
+    #[arg(long, value_enum, default_value_t = Store::Default, value_name = "POLICY")]
+    pub l2_store_policy: Store,
+    /// Whether L1 keeps what was loaded from a lower tier; default: on its second use
+    #[arg(long, value_enum, default_value_t = Prefetch::Default, value_name = "POLICY")]
+    pub l2_prefetch_policy: Prefetch,
+    /// Lookups that load from lower tiers at once
+    #[arg(long, default_value_t = 8, value_parser = positive, value_name = "LOOKUPS",
+        hide_short_help = true)]
+    pub l2_prefetch_max_in_flight: u64,
+    /// Do not load what engines compute sooner, at this speed; 0 loads everything
+    #[arg(long, default_value_t = 0, value_name = "TOKENS", hide_short_help = true)]
+    pub prefill_tokens_per_second: u64,
 }
 
 #[derive(Args, Clone, Debug)]

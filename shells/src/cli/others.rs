@@ -80,15 +80,6 @@ pub struct OtherFlags {
     #[arg(long, hide = true, overrides_with = "gds_l1_use_direct_io")]
     pub no_gds_l1_use_direct_io: bool,
 
-    /// Lower tiers are not served yet
-    #[arg(long, value_name = "JSON", hide_short_help = true)]
-    pub l2_adapter: Vec<String>,
-    #[arg(long, value_parser = ["default", "skip_l1"], default_value = "default", hide = true)]
-    pub l2_store_policy: String,
-    #[arg(long, value_parser = ["default", "retain"], default_value = "default", hide = true)]
-    pub l2_prefetch_policy: String,
-    #[arg(long, default_value_t = 8, value_parser = positive, hide = true)]
-    pub l2_prefetch_max_in_flight: u64,
     #[arg(long, default_value_t = 5, hide = true)]
     pub periodic_notifier_interval_ms: u64,
 

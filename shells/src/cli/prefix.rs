@@ -9,8 +9,15 @@ use std::ffi::OsString;
 use std::fmt;
 
 /// Flags of ours that the peer does not have.
-const OWN: &[&str] =
-    &["ipc-path", "l1-objects-max", "log-format", "print-memory", "shm-group", "shm-mode"];
+const OWN: &[&str] = &[
+    "ipc-path",
+    "l1-objects-max",
+    "log-format",
+    "prefill-tokens-per-second",
+    "print-memory",
+    "shm-group",
+    "shm-mode",
+];
 
 /// A beginning that more than one flag has.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use super::coordinator::{Coordinator, Environment, checked};
 use super::flags::ServerFlags;
-use super::{ConfigFault, EXIT_STARTUP, document};
+use super::{ConfigFault, EXIT_STARTUP, adapters, document};
 use crate::arena::segment::fault_of_name;
 use crate::arena::sizing::Bytes;
 use crate::arena::{Machine, NoPool, SegmentOptions, Sizing, Wanted};
@@ -31,6 +31,8 @@ pub struct Start<'a> {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub engine: Config,
+    /// Lower tiers, the preferred one first.
+    pub adapters: Vec<AdapterSpec>,
     pub segment: SegmentOptions,
     /// Grow so much before serving, the rest while serving.
     pub first_bytes: u64,
@@ -54,8 +56,6 @@ pub struct Settings {
     pub sample_rate_ppm: u64,
     pub print_memory: bool,
     pub record: RecordOptions,
-    /// Lower tiers, the preferred one first.
-    pub adapters: Vec<AdapterSpec>,
     /// The answer to `GET /config`.
     pub document: Value,
     /// To be logged, one sentence each.
@@ -70,6 +70,7 @@ impl Settings {
         check_json(flags)?;
         check_ports(flags)?;
         check_huge_pages(flags)?;
+        let adapters = adapters::read(&flags.tiers.l2_adapter)?;
         let segment = segment_of(flags)?;
         let sizing = sizing_of(flags, segment.name.is_some(), start.machine)?;
         warnings.extend(sizing.warnings.iter().cloned());
@@ -80,10 +81,11 @@ impl Settings {
         }
         let observed = !flags.observe.disable_observability;
         let metrics = observed && !flags.observe.disable_metrics;
-        let document = document::of(flags, &engine, &coordinator, metrics);
+        let document = document::of(flags, (&engine, &adapters), &coordinator, metrics);
         let (http, observe) = (&flags.http, &flags.observe);
         let interval = duration("--extra-logging-interval", observe.extra_logging_interval)?;
         Ok(Settings {
+            adapters,
             segment,
             first_bytes: first_bytes(flags, engine.l1_bytes),
             huge_pages: flags.memory.l1_use_hugepages,
@@ -101,7 +103,6 @@ impl Settings {
             sample_rate_ppm: millionths(observe.metrics_sample_rate),
             print_memory: flags.memory.print_memory,
             record: record_of(flags)?,
-            adapters: Vec::new(),
             document,
             warnings,
             engine,
@@ -116,7 +117,7 @@ fn engine_of(
     sizing: &Sizing,
     start: Start<'_>,
 ) -> Result<Config, ConfigFault> {
-    let ServerFlags { request, memory, .. } = flags;
+    let ServerFlags { request, memory, tiers, .. } = flags;
     let reap = request.worker_reap_timeout_seconds;
     let grace = request.worker_registration_grace_seconds;
     let session = request.session_ttl_seconds;
@@ -136,6 +137,10 @@ fn engine_of(
         session_ttl: duration("--session-ttl-seconds", session)?,
         reap_after: duration("--worker-reap-timeout-seconds", reap)?,
         registration_grace: duration("--worker-registration-grace-seconds", grace)?,
+        store_policy: tiers.l2_store_policy.into(),
+        prefetch_policy: tiers.l2_prefetch_policy.into(),
+        prefetch_max: usize::try_from(tiers.l2_prefetch_max_in_flight).unwrap_or(usize::MAX),
+        prefill_tokens_per_second: tiers.prefill_tokens_per_second,
         seed: start.seed,
         // Never the same twice on one machine, and greater at each start (spec/http-cli §3.4).
         incarnation: start.wall_nanos,
@@ -320,6 +325,7 @@ mod tests {
     use crate::arena::SharedMount;
     use crate::cli::{Asked, parse};
     use kvtide_core::config::{HashAlgorithm, PolicyKind, PoolKind};
+    use kvtide_core::config::{PrefetchPolicy, StorePolicy};
     use std::ffi::OsString;
 
     const GIB: u64 = 1 << 30;
@@ -383,6 +389,25 @@ mod tests {
         assert_eq!(settings.first_bytes, 2 * GIB, "all of it");
         assert_eq!((settings.metrics_port, settings.http_port), (Some(9090), 8080));
         assert_eq!(settings.ipc_path, Some("/run/kv.sock".into()));
+    }
+
+    #[test]
+    fn lower_tiers_and_their_policies_arrive_too() {
+        let settings = resolved(
+            "--l2-adapter {\"type\":\"fs\",\"base_path\":\"/data\"} --l2-store-policy skip_l1 \
+             --l2-prefetch-policy retain --l2-prefetch-max-in-flight 3 \
+             --prefill-tokens-per-second 20000",
+        );
+        let settings = settings.expect("the line is a configuration");
+        assert_eq!(settings.adapters, [AdapterSpec::files("/data".into())]);
+        let engine = &settings.engine;
+        let policies = (StorePolicy::SkipL1, PrefetchPolicy::Retain);
+        assert_eq!((engine.store_policy, engine.prefetch_policy), policies);
+        assert_eq!((engine.prefetch_max, engine.prefill_tokens_per_second), (3, 20_000));
+        let shown = &settings.document["storage_manager"];
+        assert_eq!(shown["l2_adapter_config"]["adapters"][0]["base_path"], "/data");
+        assert_eq!(shown["store_policy"], "skip_l1");
+        assert_eq!(resolved("").expect("no flags").adapters, []);
     }
 
     #[test]

@@ -13,6 +13,8 @@ enum When {
     NotEmpty,
     Is(&'static str),
     IsNot(&'static str),
+    /// Beside no flag of this name.
+    Without(&'static str),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,14 +27,13 @@ enum Fate {
 }
 
 use Fate::{Refused, Warned};
-use When::{Given, Is, IsNot, NotEmpty};
+use When::{Given, Is, IsNot, NotEmpty, Without};
 
 /// Clap's name of the flag (dashes as underscores), when, what, and why.
 const UNSERVED: &[(&str, When, Fate, &str)] = &[
     ("transport", Is("grpc"), REFUSED, "grpc is not served; use zmq"),
     ("engine_type", Is("blend"), STARTUP, "blend is not served; use default"),
     ("enable", NotEmpty, STARTUP, "no experimental module is served"),
-    ("l2_adapter", Given, REFUSED, "lower tiers are not served yet; L1 only"),
     ("l1_manager", Given, REFUSED, "several L1s are not served; use --l1-size-gb"),
     ("l1_devdax_path", NotEmpty, REFUSED, "DAX devices are not served"),
     ("gds_l1_path", NotEmpty, REFUSED, "an L1 on NVMe is not served"),
@@ -56,9 +57,10 @@ const UNSERVED: &[(&str, When, Fate, &str)] = &[
         Warned,
         "KV events are not served yet; subscribers are told so",
     ),
-    ("l2_store_policy", Given, Warned, "has no effect without a lower tier"),
-    ("l2_prefetch_policy", Given, Warned, "has no effect without a lower tier"),
-    ("l2_prefetch_max_in_flight", Given, Warned, "has no effect without a lower tier"),
+    ("l2_store_policy", Without("l2_adapter"), Warned, NO_TIER),
+    ("l2_prefetch_policy", Without("l2_adapter"), Warned, NO_TIER),
+    ("l2_prefetch_max_in_flight", Without("l2_adapter"), Warned, NO_TIER),
+    ("prefill_tokens_per_second", Without("l2_adapter"), Warned, NO_TIER),
     ("separate_object_groups", Given, Warned, "one object group is served per model"),
     ("enable_segmented_prefix", Given, Warned, "has no effect without blend"),
     ("enable_dedup_content", Given, Warned, "has no effect without blend"),
@@ -82,6 +84,7 @@ const REFUSED: Fate = Refused { exit: 1 };
 /// The peer finds out only while it builds its engine.
 const STARTUP: Fate = Refused { exit: 3 };
 const NO_EFFECT: &str = "has no effect";
+const NO_TIER: &str = "has no effect without --l2-adapter";
 const NO_FLEET: &str = "has no effect without a coordinator";
 /// Old operators render these two; the peer still takes them.
 const OLD_REPORTING: &str =
@@ -126,6 +129,7 @@ fn applies(matches: &ArgMatches, id: &str, when: When) -> bool {
         NotEmpty => values.any(|value| !value.is_empty()),
         Is(wanted) => values.any(|value| value == wanted),
         IsNot(usual) => values.any(|value| value != usual),
+        Without(other) => matches.value_source(other) != Some(ValueSource::CommandLine),
     }
 }
 
@@ -155,7 +159,6 @@ mod tests {
             ("--transport grpc", 1),
             ("--engine-type blend", 3),
             ("--enable transfer_query", 3),
-            ("--l2-adapter {}", 1),
             ("--coordinator-url http://c:9300", 1),
             ("--p2p-advertise-url a:1", 1),
             ("--otlp-endpoint http://o:4317", 1),
@@ -178,6 +181,16 @@ mod tests {
         let matches = command().try_get_matches_from(empty).expect("empty values parse");
         let server = matches.subcommand_matches("server").expect("the command is given");
         assert_eq!(judge(server), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn policies_of_lower_tiers_are_warned_of_where_there_is_none() {
+        let policies = "--l2-store-policy skip_l1 --l2-prefetch-policy retain \
+                        --l2-prefetch-max-in-flight 4 --prefill-tokens-per-second 9";
+        let warnings = judged(policies).expect("nothing is refused");
+        assert_eq!(warnings.len(), 4, "{warnings:?}");
+        assert_eq!(warnings[0], "--l2-store-policy has no effect without --l2-adapter.");
+        assert_eq!(judged(&format!("{policies} --l2-adapter {{}}")), Ok(Vec::new()));
     }
 
     #[test]

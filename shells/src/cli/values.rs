@@ -2,7 +2,7 @@
 //! names the flag. A value outside its range ends in exit status 2.
 
 use clap::ValueEnum;
-use kvtide_core::config::{HashAlgorithm, PolicyKind, TransferModes};
+use kvtide_core::config::{HashAlgorithm, PolicyKind, PrefetchPolicy, StorePolicy, TransferModes};
 use std::fs;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -40,6 +40,50 @@ impl From<Policy> for PolicyKind {
             Policy::Arc => PolicyKind::Arc,
             Policy::IsolatedLru => PolicyKind::IsolatedLru,
             Policy::Noop => PolicyKind::Noop,
+        }
+    }
+}
+
+/// The peer's name of a policy.
+pub fn policy_name(policy: PolicyKind) -> &'static str {
+    match policy {
+        PolicyKind::Lru => "LRU",
+        PolicyKind::Arc => "ARC",
+        PolicyKind::IsolatedLru => "IsolatedLRU",
+        PolicyKind::Noop => "noop",
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Store {
+    #[value(name = "default")]
+    Default,
+    #[value(name = "skip_l1")]
+    SkipL1,
+}
+
+impl From<Store> for StorePolicy {
+    fn from(store: Store) -> StorePolicy {
+        match store {
+            Store::Default => StorePolicy::Default,
+            Store::SkipL1 => StorePolicy::SkipL1,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Prefetch {
+    #[value(name = "default")]
+    Default,
+    #[value(name = "retain")]
+    Retain,
+}
+
+impl From<Prefetch> for PrefetchPolicy {
+    fn from(prefetch: Prefetch) -> PrefetchPolicy {
+        match prefetch {
+            Prefetch::Default => PrefetchPolicy::Default,
+            Prefetch::Retain => PrefetchPolicy::Retain,
         }
     }
 }

@@ -52,6 +52,7 @@ impl<E: Desk> Reactor<E> {
                 Note::Tier { opened, answer } => answer(self.add_tier(*opened)),
                 Note::Pool(news) => self.shared.arena.hear(news),
                 Note::Operator { ask, answer } => self.operate(&ask, answer),
+                Note::Delete { keys, how, answer } => self.delete_all(keys, how, answer),
                 Note::Look(look) => look(&self.shared.door.engine, &self.status()),
                 Note::Dump(tell) => self.dump(tell),
                 Note::Stop(signal) => self.stop(signal),
@@ -83,7 +84,7 @@ impl<E: Desk> Reactor<E> {
         came.into_iter().flatten().for_each(|signal| self.stop(signal));
     }
 
-    fn operate(&mut self, ask: &OperatorRequest, answer: OperatorTeller) {
+    pub(super) fn operate(&mut self, ask: &OperatorRequest, answer: OperatorTeller) {
         match self.operators.insert(answer) {
             Ok(name) => {
                 let operator = Operator((name.generation as u64) << 32 | name.index as u64);

@@ -5,6 +5,7 @@
 use super::signals::Signal;
 use super::status::ReactorStatus;
 use crate::arena::PoolNews;
+use crate::object_key::ObjectKey;
 use crate::record::DumpTeller;
 use crate::tiers::Opened;
 use kvtide_core::effect::OperatorAnswer;
@@ -20,6 +21,9 @@ pub enum Note<E> {
     Pool(PoolNews),
     /// An operator wants something changed. `answer` is called once, unless the server ends first.
     Operator { ask: OperatorRequest, answer: OperatorTeller },
+    /// An operator wants these objects gone: out of L1, out of a lower tier, forced or not.
+    /// `answer` is called once, with the sum.
+    Delete { keys: Vec<ObjectKey>, how: (bool, Option<AdapterId>, bool), answer: OperatorTeller },
     /// A lower tier that was opened while serving. The teller is called once.
     Tier { opened: Box<Opened>, answer: TierTeller },
     /// Somebody wants to look at the state.
@@ -45,6 +49,7 @@ pub enum OperatorRequest {
     Clear { force: bool },
     QuotaSet { salt: String, bytes: u64 },
     QuotaRemove { salt: String },
+    Delete { key: ObjectKey, from_l1: bool, adapter: Option<AdapterId>, force: bool },
 }
 
 impl OperatorRequest {
@@ -55,6 +60,12 @@ impl OperatorRequest {
                 OperatorAsk::QuotaSet { salt, bytes: *bytes }
             }
             OperatorRequest::QuotaRemove { salt } => OperatorAsk::QuotaRemove { salt },
+            OperatorRequest::Delete { key, from_l1, adapter, force } => OperatorAsk::Delete {
+                key: key.named(),
+                from_l1: *from_l1,
+                adapter: *adapter,
+                force: *force,
+            },
         }
     }
 }

@@ -25,6 +25,7 @@ impl EventName {
             Event::OperatorAsked { ask: OperatorAsk::QuotaSet { .. }, .. } => 7,
             Event::OperatorAsked { ask: OperatorAsk::QuotaRemove { .. }, .. } => 8,
             Event::OperatorAsked { ask: OperatorAsk::AdapterRemove { .. }, .. } => 32,
+            Event::OperatorAsked { ask: OperatorAsk::Delete { .. }, .. } => 33,
             Event::Asked { ask, .. } => index_of(ask),
             Event::AdapterAdded { .. } => 23,
             Event::AdapterScanned { .. } => 24,
@@ -73,7 +74,7 @@ fn index_of(ask: &Ask<'_>) -> u8 {
 }
 
 /// By index; the first is that of no event.
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 34] = [
     "",
     "tick",
     "connection_ended",
@@ -107,6 +108,7 @@ const NAMES: [&str; 33] = [
     "digest_ended",
     "scrub_ended",
     "operator_adapter_remove",
+    "operator_delete",
 ];
 
 /// The last events, oldest overwritten first.

@@ -30,7 +30,7 @@ pub struct ReactorStatus {
     pub turns: TurnTimes,
     pub counters: Counters,
     pub recording: RecordingStatus,
-    /// By adapter; None for those that have left.
+    /// How the bytes of each lower tier move, by its number; None for those that have left.
     pub tiers: Vec<Option<TierStatus>>,
 }
 

@@ -102,6 +102,10 @@ fn describe(event: &Event<'_>) -> String {
             OperatorAsk::QuotaSet { salt, bytes } => format!(" salt={salt} {bytes} bytes"),
             OperatorAsk::QuotaRemove { salt } => format!(" salt={salt}"),
             OperatorAsk::AdapterRemove { adapter } => format!(" adapter={}", adapter.0),
+            OperatorAsk::Delete { key, from_l1, adapter, force } => {
+                let adapter = adapter.map(|adapter| adapter.0);
+                format!(" {:?} l1={from_l1} adapter={adapter:?} force={force}", key.hash)
+            }
         },
         Event::AdapterAdded { adapter, setup } => {
             let (name, bytes) = (plain(setup.name), setup.capacity_bytes);

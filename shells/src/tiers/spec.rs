@@ -47,6 +47,38 @@ pub struct Eviction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     Files(FilesSpec),
+    Mock(MockSpec),
+    Faulty(Box<FaultSpec>),
+}
+
+/// `mock`: memory of this process, as slow as a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MockSpec {
+    /// Bytes that pass in a second (`mock_bandwidth_gb`). Its size is `AdapterSpec::capacity_bytes`.
+    pub bytes_per_second: u64,
+}
+
+/// `fault_inject`: another tier with faults. Shares are in parts per million.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultSpec {
+    pub inner: AdapterSpec,
+    pub seed: i64,
+    /// Objects that are never loaded, by their name (the peer's `rate`).
+    pub lost_ppm: u32,
+    /// Places in a batch of loads that fail, from its beginning.
+    pub gap_indices: Vec<u32>,
+    /// The same from its end, as a share of its length.
+    pub gap_tails_ppm: Vec<u32>,
+    /// Every order ends so much later.
+    pub latency: Duration,
+    /// Orders that never end.
+    pub hang_ppm: u32,
+    /// Orders that fail without having reached the tier.
+    pub error_ppm: u32,
+    /// Stores of which only a part is written, and loads of which only a part is read.
+    pub torn_ppm: u32,
+    /// Objects with a flipped bit at rest, and loads that flip one on the way.
+    pub flip_ppm: u32,
 }
 
 /// `fs` and `fs_native`: one file per object.
@@ -72,32 +104,38 @@ pub struct FilesSpec {
 impl AdapterSpec {
     /// `fs` at a path, everything else as the defaults are.
     pub fn files(base_path: PathBuf) -> AdapterSpec {
+        let files = FilesSpec {
+            native: false,
+            base_path,
+            relative_tmp_dir: None,
+            use_odirect: USE_ODIRECT,
+            read_ahead_bytes: None,
+            num_workers: NUM_WORKERS,
+            sync: false,
+            without_ring: false,
+        };
+        AdapterSpec::new("fs", Kind::Files(files))
+    }
+
+    /// A tier of this kind, everything else as the defaults are.
+    pub fn new(name: &str, kind: Kind) -> AdapterSpec {
         AdapterSpec {
-            name: "fs".to_owned(),
-            kind: Kind::Files(FilesSpec {
-                native: false,
-                base_path,
-                relative_tmp_dir: None,
-                use_odirect: false,
-                read_ahead_bytes: None,
-                num_workers: 4,
-                sync: false,
-                without_ring: false,
-            }),
+            name: name.to_owned(),
+            kind,
             shared: false,
             exclusive: false,
             capacity_bytes: None,
-            objects_max: 1 << 20,
+            objects_max: OBJECTS_MAX,
             persist_enabled: true,
             eviction: Eviction {
                 policy: PolicyKind::Lru,
-                watermark_ppm: 900_000,
-                ratio_ppm: 100_000,
+                watermark_ppm: WATERMARK_PPM,
+                ratio_ppm: RATIO_PPM,
             },
-            queue_depth: 32,
-            probe_deadline: Duration::from_secs(5),
-            load_deadline: Duration::from_secs(10),
-            store_deadline: Duration::from_secs(30),
+            queue_depth: QUEUE_DEPTH,
+            probe_deadline: PROBE_DEADLINE,
+            load_deadline: LOAD_DEADLINE,
+            store_deadline: STORE_DEADLINE,
             on_second_touch: false,
             write_bytes_per_second: 0,
             write_bytes_per_day: 0,
@@ -106,3 +144,19 @@ impl AdapterSpec {
         }
     }
 }
+
+/// Direct where the file system lets us: payload should not pass by, and fill, a page cache that
+/// competes with L1 for the container's memory. The peer's default is buffered.
+pub const USE_ODIRECT: bool = true;
+/// The peer's, of `fs_native`.
+pub const NUM_WORKERS: u32 = 4;
+pub const QUEUE_DEPTH: u32 = 32;
+pub const OBJECTS_MAX: u32 = 1 << 20;
+/// The peer's, where an `eviction` block leaves them out; every tier has one here (F19).
+pub const WATERMARK_PPM: u64 = 800_000;
+pub const RATIO_PPM: u64 = 200_000;
+/// A lookup waits for these two; the engine behind it computes as well as waits.
+pub const PROBE_DEADLINE: Duration = Duration::from_secs(1);
+pub const LOAD_DEADLINE: Duration = Duration::from_secs(5);
+/// Nobody waits for this one, but for the memory that it holds.
+pub const STORE_DEADLINE: Duration = Duration::from_secs(30);

@@ -65,7 +65,9 @@ impl Bench {
                         Removal::Pressure => Removed::ForRoom,
                         Removal::Clear => Removed::Cleared,
                         Removal::ForcedClear => Removed::Forced,
-                        Removal::Temporary | Removal::Demoted => todo!("lower tiers"),
+                        Removal::Temporary | Removal::Demoted | Removal::Operator => {
+                            todo!("lower tiers")
+                        }
                     };
                     let keys = self.keys(*keys, out)?;
                     news.uses.extend(keys.into_iter().map(|key| (key, Use::Removed(why))));

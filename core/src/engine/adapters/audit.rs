@@ -6,7 +6,7 @@ use super::{Adapter, Adapters, Stage, health_subject};
 use crate::engine::alarms::Alarm;
 use crate::engine::audit::{Claims, View, Violation, check};
 use crate::fact::AdapterState;
-use crate::limits::{ADAPTERS_MAX, DELETES_MAX, QUARANTINES_MAX};
+use crate::limits::{ADAPTERS_MAX, DELETES_MAX, QUARANTINES_MAX, UNWANTED_MAX};
 use crate::names::{AdapterId, TenantId};
 use crate::policy::Policy;
 use alloc::collections::BTreeMap;
@@ -76,6 +76,7 @@ impl Adapter {
         check(self.stores <= self.setup.stores_max.max(1), "P3", "more stores than credits")?;
         check(self.deletes <= DELETES_MAX, "P3", "more deletes than credits")?;
         check(self.evicting.aside_len() <= QUARANTINES_MAX, "P3", "too many wait to go aside")?;
+        check(self.evicting.unwanted_len() <= UNWANTED_MAX, "P3", "too many wait to be deleted")?;
         let is_idle = *counted == Counted::default() && self.shelf.is_empty();
         check(
             self.state != AdapterState::Gone || is_idle,

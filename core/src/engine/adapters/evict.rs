@@ -13,7 +13,7 @@ use crate::engine::quota::Quota;
 use crate::engine::turn::Turn;
 use crate::event::DeleteOutcome;
 use crate::fact::L2Removal;
-use crate::limits::{DELETES_MAX, QUARANTINES_MAX};
+use crate::limits::{DELETES_MAX, QUARANTINES_MAX, UNWANTED_MAX};
 use crate::names::{AdapterId, TenantId, Ticket};
 use crate::slots::SlotName;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -32,6 +32,8 @@ pub(super) struct Evicting {
     is_full: bool,
     /// What is to be put aside as soon as it can be.
     aside: VecDeque<SlotName>,
+    /// What an operator takes away, likewise.
+    unwanted: VecDeque<SlotName>,
 }
 
 impl Evicting {
@@ -43,6 +45,11 @@ impl Evicting {
     /// What waits to be put aside, for the audit.
     pub(super) fn aside_len(&self) -> usize {
         self.aside.len()
+    }
+
+    /// What waits to be taken away for an operator, likewise.
+    pub(super) fn unwanted_len(&self) -> usize {
+        self.unwanted.len()
     }
 }
 
@@ -91,6 +98,7 @@ impl Adapters {
                 continue;
             }
             self.put_aside(turn, id);
+            self.drop_unwanted(turn, id);
             self.free_some(turn, id);
             self.enforce_quotas(turn, id, quota);
         }
@@ -246,6 +254,35 @@ impl Adapters {
             let Some(found) = adapter.shelf.entry(name) else { continue };
             if found.holds > 0 || !self.order_delete(turn, id, name, true) {
                 self.get_mut(id).evicting.aside.push_back(name);
+            }
+        }
+    }
+
+    /// An operator wants an object to go: it cannot be loaded from now on, and goes as soon as
+    /// nobody reads it. False where too many wait already, or the adapter does not serve.
+    pub(super) fn take_away(&mut self, turn: &mut Turn, id: AdapterId, entry: SlotName) -> bool {
+        let adapter = self.get_mut(id);
+        if !adapter.serves() || adapter.evicting.unwanted.len() >= UNWANTED_MAX {
+            return false;
+        }
+        adapter.shelf.doom(entry, L2Removal::Operator, &turn.l1.scopes);
+        adapter.evicting.unwanted.push_back(entry);
+        self.drop_unwanted(turn, id);
+        true
+    }
+
+    /// Takes away what nobody reads any more, a few at a time: the rest follows when these have
+    /// gone.
+    fn drop_unwanted(&mut self, turn: &mut Turn, id: AdapterId) {
+        for _ in 0..self.get(id).evicting.unwanted.len().min(DELETES_MAX as usize) {
+            let adapter = self.get_mut(id);
+            let Some(name) = adapter.evicting.unwanted.pop_front() else { return };
+            let Some(found) = adapter.shelf.entry(name) else { continue };
+            if found.holds > 0 {
+                adapter.evicting.unwanted.push_back(name);
+            } else if !self.order_delete(turn, id, name, false) {
+                self.get_mut(id).evicting.unwanted.push_front(name);
+                return;
             }
         }
     }
