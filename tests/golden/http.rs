@@ -14,7 +14,7 @@ use kvtide::tiers::files::status::TierStatus;
 use kvtide_core::config::{Config, PolicyKind, TransferModes};
 use kvtide_core::effect::{OperatorAnswer, Refusal};
 use kvtide_core::engine::Status;
-use kvtide_core::engine::adapters::operator::{AdapterStatus, Listed, Page};
+use kvtide_core::engine::adapters::operator::{AdapterCare, AdapterStatus, Listed, Page};
 use kvtide_core::engine::clients::Mode;
 use kvtide_core::engine::status::{InstanceStatus, QuotaStatus, RefusedRegistration};
 use kvtide_core::fact::AdapterState;
@@ -161,6 +161,7 @@ fn adapter(number: u16, name: &str) -> AdapterStatus {
         loads_in_flight: 0,
         stores_waiting: 0,
         flights: 0,
+        care: AdapterCare::default(),
     }
 }
 

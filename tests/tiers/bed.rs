@@ -4,7 +4,7 @@
 //! The invariant: after every event the engine's own audit holds, and no ticket is issued twice.
 
 use kvtide_core::config::{AdapterSetup, Config, Limits, PolicyKind};
-use kvtide_core::effect::{Answer, Effect, Outbox};
+use kvtide_core::effect::{Answer, Effect, Note, OperatorAnswer, Outbox};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::{Ask, Event, Keys, LoadOutcome, Registration};
 use kvtide_core::fact::{Fact, FactKey};
@@ -66,6 +66,10 @@ pub struct Bed {
     pub answers: BTreeMap<u32, Answer>,
     /// What each adapter holds.
     pub disks: Vec<BTreeSet<ChunkHash>>,
+    /// Lines for the indices at rest.
+    pub notes: Vec<Note>,
+    pub closed: Vec<AdapterId>,
+    pub operator_answers: Vec<OperatorAnswer>,
     requests: u32,
     out: Outbox,
 }
@@ -146,6 +150,9 @@ impl Bed {
             told: Vec::new(),
             answers: BTreeMap::new(),
             disks: vec![BTreeSet::new(); adapters.len()],
+            notes: Vec::new(),
+            closed: Vec::new(),
+            operator_answers: Vec::new(),
             requests: 0,
             out: Outbox::default(),
         };
@@ -203,11 +210,10 @@ impl Bed {
             Effect::StoreObject { ticket, .. }
             | Effect::DeleteObject { ticket, .. }
             | Effect::Scrub { ticket, .. } => Order::Other { ticket, effect },
-            Effect::Send { .. }
-            | Effect::Receive { .. }
-            | Effect::OperatorAnswer { .. }
-            | Effect::Note { .. }
-            | Effect::AdapterClosed { .. } => return,
+            Effect::Note { note, .. } => return self.notes.push(note),
+            Effect::AdapterClosed { adapter } => return self.closed.push(adapter),
+            Effect::OperatorAnswer { answer, .. } => return self.operator_answers.push(answer),
+            Effect::Send { .. } | Effect::Receive { .. } => return,
         };
         let is_new = self.orders.iter().all(|other| other.ticket() != order.ticket());
         assert!(is_new, "a ticket is issued once");

@@ -3,3 +3,6 @@
 mod bed;
 mod loads;
 mod runs;
+mod shelves;
+mod store_runs;
+mod stores;

@@ -281,20 +281,48 @@ impl Demote {
         }
     }
 
-    /// From now on the task keeps its object in L1, if that is within its adapter's share.
+    /// From now on the task keeps its object in L1, if that is within its adapter's share, or else
+    /// as soon as it is.
     fn charge(&mut self, turn: &mut Turn, adapters: &Adapters, id: AdapterId, name: SlotName) {
         let share = demoting_share(turn.config, adapters);
+        if !self.charge_within(turn, share, id, name) {
+            self.queue_mut(id).push_unkept(name);
+        }
+    }
+
+    /// Some of the budget may be free again: the next ones are kept.
+    fn charge_more(&mut self, turn: &mut Turn, adapters: &Adapters, id: AdapterId) {
+        let share = demoting_share(turn.config, adapters);
+        while !turn.is_spent() {
+            let Some(name) = self.queue_mut(id).next_unkept() else { return };
+            if !self.charge_within(turn, share, id, name) {
+                return;
+            }
+            turn.spend(1);
+            self.queue_mut(id).pop_unkept();
+        }
+    }
+
+    /// False where the share is used up.
+    fn charge_within(
+        &mut self,
+        turn: &mut Turn,
+        share: u64,
+        id: AdapterId,
+        name: SlotName,
+    ) -> bool {
         let queue = &mut self.queues[id.0 as usize];
         let task = queue.tasks.find_mut(name).expect("charged while it waits");
         let demotion = self.demotions.find_mut(task.demotion).expect("a task keeps its demotion");
         let object = demotion.object;
+        // What has left L1 is told of when its turn comes.
         if turn.l1.readable(object).is_none() {
-            return;
+            return true;
         }
-        let bytes = turn.l1.objects.find(object.0).map_or(0, |object| object.aligned);
+        let bytes = turn.l1.objects.find(object.0).expect("readable, seen above").aligned;
         // An object that is larger than the share is kept while no other is.
         if queue.charged_bytes > 0 && queue.charged_bytes + bytes > share {
-            return;
+            return false;
         }
         queue.charged_bytes += bytes;
         task.charge = Some(bytes);
@@ -302,6 +330,7 @@ impl Demote {
         if demotion.charged == 1 {
             turn.l1.pin(object);
         }
+        true
     }
 
     /// The task waits no more, or no longer keeps what it waits with.

@@ -1,5 +1,5 @@
-//! Quotas by tenant salt. They act on the second tier (spec/http-cli §2.4), which is later work;
-//! until then they are kept and shown.
+//! Quotas by tenant salt. They act on lower tiers whose policy tells tenants apart (spec/storage
+//! §3.3); a salt without one is not limited.
 
 use crate::limits;
 use alloc::boxed::Box;

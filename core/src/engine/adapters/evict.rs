@@ -138,6 +138,8 @@ impl Adapters {
                 turn.work.spend_steps(tenants.len());
                 let charge = shelf.entry(name).map_or(0, |entry| shelf.charge(entry.bytes));
                 if !self.delete(turn, id, name, L2Removal::Quota) {
+                    // The next tick looks at it anew.
+                    self.get_mut(id).evicting.is_over_quota = false;
                     return;
                 }
                 bytes = bytes.saturating_sub(charge);
@@ -289,11 +291,11 @@ impl Adapters {
 
     /// Begins to take an object away. False where nothing more can be ordered now.
     fn delete(&mut self, turn: &mut Turn, id: AdapterId, entry: SlotName, why: L2Removal) -> bool {
-        turn.spend(1);
         self.get_mut(id).shelf.doom(entry, why, &turn.l1.scopes);
         let is_ordered = self.order_delete(turn, id, entry, false);
-        if !is_ordered {
-            self.get_mut(id).shelf.keep(entry, &turn.l1.scopes);
+        match is_ordered {
+            true => turn.spend(1),
+            false => self.get_mut(id).shelf.keep(entry, &turn.l1.scopes),
         }
         is_ordered
     }

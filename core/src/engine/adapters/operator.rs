@@ -2,7 +2,7 @@
 //! costs a bounded number of visits, however few of the objects are wanted.
 
 use super::shelf::{Entry, Stage};
-use super::{Adapters, Known};
+use super::{Adapter, Adapters, Counts, Known};
 use crate::config::PolicyKind;
 use crate::engine::demote::Demote;
 use crate::engine::l1::L1;
@@ -10,9 +10,10 @@ use crate::engine::operator::Deleted;
 use crate::engine::scopes::ScopeKey;
 use crate::engine::turn::Turn;
 use crate::event::Named;
-use crate::fact::AdapterState;
+use crate::fact::{AdapterState, StoreDrop};
 use crate::limits;
 use crate::names::{AdapterId, ChunkHash, KvRank, L2Key, Layout};
+use crate::time::Instant;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -42,6 +43,26 @@ pub struct AdapterStatus {
     pub stores_waiting: u64,
     /// Effects on their way, of every kind.
     pub flights: u64,
+    pub care: AdapterCare,
+}
+
+/// How a lower tier does, and what it did not take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdapterCare {
+    pub deletes_in_flight: u64,
+    /// Bytes of L1 that loads are for, and that are kept for objects that wait to be stored.
+    pub loading_bytes: u64,
+    pub waiting_bytes: u64,
+    /// Objects that were not stored, by reason; all reasons are listed.
+    pub drops: Vec<(StoreDrop, u64)>,
+    /// Objects that are stored when they come a second time.
+    pub first_touches: u64,
+    pub failures_in_a_row: u32,
+    /// When a tripped adapter is tried again.
+    pub tripped_until: Option<Instant>,
+    /// What one load brings in a second, on average; 0 where none has ended yet.
+    pub load_bytes_per_second: u64,
+    pub counts: Counts,
 }
 
 /// One object of a list.
@@ -85,8 +106,24 @@ impl Adapters {
                 loads_in_flight: adapter.loads.into(),
                 stores_waiting: gauges.stores_waiting,
                 flights: adapter.flights.into(),
+                care: self.care(adapter, demote),
             })
             .collect()
+    }
+
+    fn care(&self, adapter: &Adapter, demote: &Demote) -> AdapterCare {
+        let queue = demote.queue(adapter.id);
+        AdapterCare {
+            deletes_in_flight: adapter.deletes.into(),
+            loading_bytes: adapter.loading_bytes,
+            waiting_bytes: queue.charged_bytes,
+            drops: StoreDrop::ALL.into_iter().zip(queue.drops).collect(),
+            first_touches: queue.first_touches,
+            failures_in_a_row: adapter.health.failures,
+            tripped_until: adapter.health.until,
+            load_bytes_per_second: self.load_bytes_per_second(adapter.id),
+            counts: adapter.counts,
+        }
     }
 
     /// Adapters of which not all has been told yet.

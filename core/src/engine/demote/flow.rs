@@ -61,20 +61,22 @@ impl Demote {
                 self.hurry(turn, id);
             }
             let Some(task) = self.queue(id).head() else { break false };
-            turn.spend(1);
             let next = match given_up {
                 Some(why) => Next::Drop(why),
                 None => self.store_next(turn, adapters, id, task, &mut begun),
             };
+            // Only what gets on is work: whoever waits would use up the turn for others.
             match next {
-                Next::Went => {}
+                Next::Went => turn.spend(1),
                 Next::Waits => break false,
                 Next::Drop(why) => {
+                    turn.spend(1);
                     self.queue_mut(id).take_head();
                     self.give_up(turn, id, task, why, drops);
                 }
             }
         };
+        self.charge_more(turn, adapters, id);
         if !begun.is_empty() {
             let mark = turn.out.mark();
             turn.out.keys.append(&mut begun);

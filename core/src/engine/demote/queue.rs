@@ -80,6 +80,8 @@ pub(crate) struct Queue {
     pub(crate) waiting: usize,
     /// Bytes of L1 that they keep.
     pub(crate) charged_bytes: u64,
+    /// Tasks that found the budget used up, oldest first; some of them may be over.
+    unkept: VecDeque<SlotName>,
     pub(crate) drops: [u64; StoreDrop::ALL.len()],
     /// Objects that were seen for the first time, and are stored when they come again.
     pub(crate) first_touches: u64,
@@ -100,6 +102,7 @@ impl Queue {
             timer: None,
             waiting: 0,
             charged_bytes: 0,
+            unkept: VecDeque::new(),
             drops: [0; StoreDrop::ALL.len()],
             first_touches: 0,
             budget: WriteBudget::new(setup, now),
@@ -124,7 +127,8 @@ impl Queue {
         let of_tree = 2 * size_of::<(Instant, SlotName)>() + size_of::<[usize; 2]>();
         slots_bytes::<Task>(tasks)
             + slots_bytes::<Line>(lines)
-            + (tasks * of_tree + lines * (of_tree + size_of::<SlotName>())) as u64
+            + (tasks * (of_tree + 2 * size_of::<SlotName>())) as u64
+            + (lines * (of_tree + size_of::<SlotName>())) as u64
             + Touches::bytes(touches.min(limits::TOUCHES_MAX))
     }
 
@@ -193,6 +197,30 @@ impl Queue {
         }
         self.waiting -= 1;
         head
+    }
+
+    /// The budget is used up: the task is kept when there is some again, if it still waits then.
+    pub(super) fn push_unkept(&mut self, name: SlotName) {
+        if self.unkept.len() < self.tasks.limit() {
+            self.unkept.push_back(name);
+        }
+    }
+
+    /// The next that is to be kept. What does not wait any more is passed over.
+    pub(super) fn next_unkept(&mut self) -> Option<SlotName> {
+        loop {
+            let name = *self.unkept.front()?;
+            let waits = |task: &Task| matches!(task.at, At::Line | At::Later(_));
+            let task = self.tasks.find(name).filter(|task| waits(task));
+            if task.is_some_and(|task| task.charge.is_none()) {
+                return Some(name);
+            }
+            self.unkept.pop_front();
+        }
+    }
+
+    pub(super) fn pop_unkept(&mut self) {
+        self.unkept.pop_front();
     }
 
     /// The task is tried again at `at`.
