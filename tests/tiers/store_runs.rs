@@ -13,7 +13,7 @@ use kvtide_core::names::{AdapterId, KvRank, Operator, Seal};
 use kvtide_core::rng::Rng;
 use kvtide_core::time::Duration;
 
-const RUNS: u64 = 3;
+const RUNS: u64 = 40;
 const STEPS: u32 = 300;
 
 fn adapter(rng: &mut Rng) -> AdapterSetup<'static> {
