@@ -61,7 +61,7 @@ fn run(seed: u64) {
         bed.end_all();
         bed.pass(Duration::from_secs(20));
     }
-    assert!(bed.engine.adapters().is_empty(), "an adapter stays after seed {seed}");
+    assert!(bed.engine.adapters_status().is_empty(), "an adapter stays after seed {seed}");
     assert!(bed.engine.is_quiet(), "something is left after seed {seed}");
     balance(&bed, seed);
 }
@@ -117,10 +117,10 @@ fn step(bed: &mut Bed, rng: &mut Rng) {
 /// A part of a scan, or its end.
 fn tell_of(bed: &mut Bed, rng: &mut Rng) {
     let adapter = AdapterId(rng.below(bed.disks.len() as u64) as u16);
-    let is_scanning = |status: &kvtide_core::engine::status::AdapterStatus| {
+    let is_scanning = |status: &kvtide_core::engine::adapters::operator::AdapterStatus| {
         status.id == adapter && status.state != AdapterState::Gone && !status.is_scanned
     };
-    if !bed.engine.adapters().iter().any(is_scanning) {
+    if !bed.engine.adapters_status().iter().any(is_scanning) {
         return;
     }
     if rng.below(3) == 0 {
