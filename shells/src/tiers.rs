@@ -23,7 +23,7 @@ use kvtide_core::config::AdapterSetup;
 use kvtide_core::effect::{Effect, Note, Outbox};
 use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
 use kvtide_core::format::names::ObjectName;
-use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN};
+use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN, FLIGHTS_MAX};
 use kvtide_core::names::{AdapterId, L2Key, Ticket};
 use kvtide_core::time::Instant;
 use mio::{Registry, Token};
@@ -517,6 +517,13 @@ impl Drop for Tiers {
     fn drop(&mut self) {
         self.list.drain(..).flatten().for_each(Tier::close);
     }
+}
+
+/// Most bytes that orders of lower tiers can take, for `--print-memory`. However many tiers there
+/// are, the engine has only so many effects in flight.
+pub fn table_bytes() -> [(&'static str, u64); 2] {
+    let order = files::ORDER_BYTES_MAX as u64;
+    [("orders of lower tiers", FLIGHTS_MAX as u64 * order), ("digests", digest::memory_bytes_max())]
 }
 
 const IN_ARENA: &str = "the engine places objects within what it was told is usable";

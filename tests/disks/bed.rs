@@ -89,7 +89,7 @@ impl Engine for Heard {
             Event::DigestEnded { ticket, digest } => (ticket, Told::Digested(digest)),
             Event::ScrubEnded { ticket, digest } => (ticket, Told::Scrubbed(digest)),
             Event::AdapterScanEnded { adapter } => return self.scans_ended.push(adapter),
-            Event::AdapterAdded { .. } => return,
+            Event::AdapterAdded { .. } | Event::AdapterScanned { .. } => return,
             other => panic!("nothing else is told: {other:?}"),
         };
         let before = self.endings.insert(ticket, told);
