@@ -169,7 +169,12 @@ impl Bed {
         let registry = (poll.registry(), Token(1));
         let added = tiers.add(opened, registry, &mut heard).expect("it can be registered");
         assert_eq!(added, Some(AdapterId(0)));
-        Bed { folder, arena, tiers, poll, heard, issued: 0 }
+        let mut bed = Bed { folder, arena, tiers, poll, heard, issued: 0 };
+        // Until all of the arena is registered, a step a turn.
+        while bed.tiers.is_eager() {
+            bed.turn();
+        }
+        bed
     }
 
     pub fn path(&self, key: &L2Key) -> PathBuf {
