@@ -13,6 +13,9 @@ pub mod files;
 pub mod index;
 pub mod mock;
 pub mod spec;
+mod tier;
+
+pub use tier::Tier;
 
 use crate::arena::{Arena, Span, Window};
 use digest::Digester;
@@ -20,10 +23,10 @@ use fault::FaultTier;
 use files::FileTier;
 use files::status::TierStatus;
 use kvtide_core::config::AdapterSetup;
-use kvtide_core::effect::{Effect, Note, Outbox};
+use kvtide_core::effect::{Effect, Outbox};
 use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
 use kvtide_core::format::names::ObjectName;
-use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN};
+use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN, FLIGHTS_MAX};
 use kvtide_core::names::{AdapterId, L2Key, Ticket};
 use kvtide_core::time::Instant;
 use mio::{Registry, Token};
@@ -47,31 +50,6 @@ impl fmt::Debug for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Terms").field("server", &self.server).finish_non_exhaustive()
     }
-}
-
-/// One lower tier. A variant more needs these methods, all of which return at once:
-///
-/// * `probe(ticket, names)`, `store(order, span)`, `load(order, span)`,
-///   `delete(order, quarantine)`, `scrub(order, bytes)`: take an order on;
-/// * `cancel(ticket)`: end it as soon as it can end; unknown tickets are others';
-/// * `note(name, note)`: a line for its index, where it has one;
-/// * `added(adapter)`: it has joined the roster and tells what lies in it, at least
-///   `AdapterScanEnded`;
-/// * `collect(now, tell)`: tell every ending that is known;
-/// * `submit(now, budget)`: begin with what was taken on, as many bytes as there is budget;
-///   true where something is left that could begin in the next turn;
-/// * `deadline()`: when to collect or submit although nobody wakes;
-/// * `register(registry, token)`: whatever makes the poll wake beside `Terms::wake`;
-/// * `grown(usable)`: so many bytes of the arena have memory behind them;
-/// * `workers()`, `limit_workers(all)`: threads of the system that may wait for its device, and
-///   how many all tiers together may have;
-/// * `is_idle()`: no order is on its way; `close()`: let go of everything;
-/// * `status()`: for `/status`.
-#[derive(Debug)]
-pub enum Tier {
-    Files(Box<FileTier>),
-    Mock(Box<MockTier>),
-    Faulty(Box<FaultTier>),
 }
 
 /// What a store, load, delete or scrub is about.
@@ -153,153 +131,6 @@ pub fn open(spec: AdapterSpec, terms: &Terms) -> io::Result<Opened> {
             let bound = spec.capacity_bytes.unwrap_or(inner.capacity_bytes);
             let capacity_bytes = inner.capacity_bytes.min(bound);
             Ok(Opened { tier: Tier::Faulty(Box::new(tier)), spec, capacity_bytes, ..inner })
-        }
-    }
-}
-
-impl Tier {
-    fn probe<'a>(&mut self, ticket: Ticket, names: impl Iterator<Item = ObjectName<'a>>) {
-        match self {
-            Tier::Files(tier) => tier.probe(ticket, names),
-            Tier::Mock(tier) => tier.probe(ticket, names),
-            Tier::Faulty(tier) => tier.probe(ticket, names),
-        }
-    }
-
-    fn store(&mut self, order: Order<'_>, span: Span) {
-        match self {
-            Tier::Files(tier) => tier.store(order, span),
-            Tier::Mock(tier) => tier.store(order, span),
-            Tier::Faulty(tier) => tier.store(order, span),
-        }
-    }
-
-    fn load(&mut self, order: Order<'_>, span: Span) {
-        match self {
-            Tier::Files(tier) => tier.load(order, span),
-            Tier::Mock(tier) => tier.load(order, span),
-            Tier::Faulty(tier) => tier.load(order, span),
-        }
-    }
-
-    fn delete(&mut self, order: Order<'_>, quarantine: bool) {
-        match self {
-            Tier::Files(tier) => tier.delete(order, quarantine),
-            Tier::Mock(tier) => tier.delete(order, quarantine),
-            Tier::Faulty(tier) => tier.delete(order, quarantine),
-        }
-    }
-
-    fn scrub(&mut self, order: Order<'_>, bytes: u64) {
-        match self {
-            Tier::Files(tier) => tier.scrub(order, bytes),
-            Tier::Mock(tier) => tier.scrub(order, bytes),
-            Tier::Faulty(tier) => tier.scrub(order, bytes),
-        }
-    }
-
-    fn cancel(&mut self, ticket: Ticket) {
-        match self {
-            Tier::Files(tier) => tier.cancel(ticket),
-            Tier::Mock(tier) => tier.cancel(ticket),
-            Tier::Faulty(tier) => tier.cancel(ticket),
-        }
-    }
-
-    fn note(&mut self, name: &ObjectName<'_>, note: Note) {
-        match self {
-            Tier::Files(tier) => tier.note(name, note),
-            Tier::Mock(tier) => tier.note(name, note),
-            Tier::Faulty(tier) => tier.note(name, note),
-        }
-    }
-
-    fn added(&mut self, adapter: AdapterId) {
-        match self {
-            Tier::Files(tier) => tier.added(adapter),
-            Tier::Mock(tier) => tier.added(adapter),
-            Tier::Faulty(tier) => tier.added(adapter),
-        }
-    }
-
-    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        match self {
-            Tier::Files(tier) => tier.register(registry, token),
-            Tier::Mock(_) => Ok(()),
-            Tier::Faulty(tier) => tier.register(registry, token),
-        }
-    }
-
-    fn grown(&mut self, usable: u64) {
-        match self {
-            Tier::Files(tier) => tier.grown(usable),
-            Tier::Mock(_) => {}
-            Tier::Faulty(tier) => tier.grown(usable),
-        }
-    }
-
-    fn workers(&self) -> u32 {
-        match self {
-            Tier::Files(tier) => tier.workers(),
-            Tier::Mock(_) => 0,
-            Tier::Faulty(tier) => tier.workers(),
-        }
-    }
-
-    fn limit_workers(&self, all: u32) {
-        match self {
-            Tier::Files(tier) => tier.limit_workers(all),
-            Tier::Mock(_) => {}
-            Tier::Faulty(tier) => tier.limit_workers(all),
-        }
-    }
-
-    fn collect(&mut self, now: Instant, tell: &mut dyn FnMut(Event<'_>)) {
-        match self {
-            Tier::Files(tier) => tier.collect(tell),
-            Tier::Mock(tier) => tier.collect(now, tell),
-            Tier::Faulty(tier) => tier.collect(now, tell),
-        }
-    }
-
-    fn submit(&mut self, now: Instant, budget: &mut u64) -> bool {
-        match self {
-            Tier::Files(tier) => tier.submit(budget),
-            // It begins with everything at once, and ends it in parts.
-            Tier::Mock(_) => false,
-            Tier::Faulty(tier) => tier.submit(now, budget),
-        }
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        match self {
-            Tier::Files(_) => None,
-            Tier::Mock(tier) => tier.deadline(),
-            Tier::Faulty(tier) => tier.deadline(),
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        match self {
-            Tier::Files(tier) => tier.is_idle(),
-            Tier::Mock(tier) => tier.is_idle(),
-            Tier::Faulty(tier) => tier.is_idle(),
-        }
-    }
-
-    fn close(self) {
-        match self {
-            Tier::Files(tier) => tier.close(),
-            Tier::Mock(_) => {}
-            Tier::Faulty(tier) => tier.close(),
-        }
-    }
-
-    pub fn status(&self) -> TierStatus {
-        match self {
-            Tier::Files(tier) => tier.status(),
-            Tier::Mock(tier) => tier.status(),
-            Tier::Faulty(tier) => tier.status(),
         }
     }
 }
@@ -517,6 +348,13 @@ impl Drop for Tiers {
     fn drop(&mut self) {
         self.list.drain(..).flatten().for_each(Tier::close);
     }
+}
+
+/// Most bytes that orders of lower tiers can take, for `--print-memory`. However many tiers there
+/// are, the engine has only so many effects in flight.
+pub fn table_bytes() -> [(&'static str, u64); 2] {
+    let order = files::ORDER_BYTES_MAX as u64;
+    [("orders of lower tiers", FLIGHTS_MAX as u64 * order), ("digests", digest::memory_bytes_max())]
 }
 
 const IN_ARENA: &str = "the engine places objects within what it was told is usable";

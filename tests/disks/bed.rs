@@ -89,7 +89,7 @@ impl Engine for Heard {
             Event::DigestEnded { ticket, digest } => (ticket, Told::Digested(digest)),
             Event::ScrubEnded { ticket, digest } => (ticket, Told::Scrubbed(digest)),
             Event::AdapterScanEnded { adapter } => return self.scans_ended.push(adapter),
-            Event::AdapterAdded { .. } => return,
+            Event::AdapterAdded { .. } | Event::AdapterScanned { .. } => return,
             other => panic!("nothing else is told: {other:?}"),
         };
         let before = self.endings.insert(ticket, told);
@@ -169,7 +169,12 @@ impl Bed {
         let registry = (poll.registry(), Token(1));
         let added = tiers.add(opened, registry, &mut heard).expect("it can be registered");
         assert_eq!(added, Some(AdapterId(0)));
-        Bed { folder, arena, tiers, poll, heard, issued: 0 }
+        let mut bed = Bed { folder, arena, tiers, poll, heard, issued: 0 };
+        // Until all of the arena is registered, a step a turn.
+        while bed.tiers.is_eager() {
+            bed.turn();
+        }
+        bed
     }
 
     pub fn path(&self, key: &L2Key) -> PathBuf {

@@ -282,6 +282,27 @@ fn durable_objects_and_a_folder_for_temporary_files() {
 }
 
 #[test]
+fn f46_any_depth_is_deep_enough() {
+    for (depth, workers) in [(0, 0), (1, 1), (2, 3), (1 << 20, 1 << 20)] {
+        for without_ring in [false, true] {
+            let folder = Folder::new("depths");
+            let mut spec = spec(&folder.0, true, without_ring);
+            spec.queue_depth = depth;
+            files(&mut spec).num_workers = workers;
+            let mut bed = Bed::with(folder, spec, 8 << 20);
+            let keys: Vec<_> = (0..50).map(key).collect();
+            let place = bed.place(0, 5000);
+            let stores: Vec<_> = keys.iter().map(|key| bed.store(*key, place)).collect();
+            let probe = bed.probe(&keys);
+            for ticket in stores {
+                assert_eq!(bed.end(ticket), stored(StoreOutcome::Stored));
+            }
+            assert!(matches!(bed.end(probe), Told::Probed(Some(_))));
+        }
+    }
+}
+
+#[test]
 fn a_tier_tells_when_all_that_lay_there_has_been_told() {
     let mut bed = Bed::new("scans", true, false);
     bed.note(key(1), Note::Used);

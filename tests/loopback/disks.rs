@@ -168,9 +168,11 @@ fn what_a_disk_answers_wakes_the_reactor_step_by_step() {
     library.stop();
     library.join();
     let heard = heard.lock().expect("nobody panicked with it");
-    assert_eq!(heard[..2], ["added", "scanned"]);
+    // The look through the folder ends whenever it ends.
+    let steps: Vec<_> = heard.iter().copied().filter(|what| *what != "scanned").collect();
     let round = ["stored", "loaded", "digested", "deleted"];
-    assert_eq!(heard[2..], round.repeat(20));
+    assert_eq!((steps[0], &steps[1..]), ("added", &round.repeat(20)[..]));
+    assert!(heard.len() <= steps.len() + 1, "it ends once");
 }
 
 /// A pipe under the object's name is a disk that answers late.

@@ -7,6 +7,7 @@ use crate::log;
 use crate::reactor::status;
 use crate::record;
 use crate::telemetry::Telemetry;
+use crate::tiers;
 use kvtide_core::config::Config;
 use kvtide_core::engine::memory::table_bytes;
 use kvtide_core::limits::MEMO_BYTES_MAX;
@@ -42,6 +43,7 @@ fn tables(engine: &Config) -> impl Iterator<Item = (&'static str, u64)> {
         .chain([memo, telemetry, lines, admin])
         .chain(record::memory_bytes_max())
         .chain(status::table_bytes())
+        .chain(tiers::table_bytes())
 }
 
 fn line(text: &mut String, name: &str, bytes: u64) {

@@ -8,7 +8,7 @@ use crate::arena::{Span, Window};
 use crate::ending::Ending;
 use crc32fast::Hasher;
 use kvtide_core::event::Event;
-use kvtide_core::limits::FLIGHTS_MAX;
+use kvtide_core::limits::{FLIGHTS_MAX, MODEL_BYTES_MAX, SALT_CHARS_MAX};
 use kvtide_core::names::Ticket;
 use kvtide_lanes::lane::{Consumer, Producer, lane};
 use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
@@ -115,6 +115,15 @@ fn work(mut orders: Consumer<Order>, endings: Sender<Digested>, window: &Window)
         }
     }
 }
+
+/// Both sides of both queues, with the longest names, and the scratch.
+pub fn memory_bytes_max() -> u64 {
+    let entry = size_of::<Order>() + size_of::<Digested>();
+    (FLIGHTS_MAX * (2 * entry + NAME_BYTES_MAX) + scratch().len()) as u64
+}
+
+/// Of a native name: model and salt have bounds, the rest is of fixed length.
+const NAME_BYTES_MAX: usize = MODEL_BYTES_MAX + 4 * SALT_CHARS_MAX + 128;
 
 /// Small enough to stay in a core's cache between being copied and being read.
 fn scratch() -> Vec<u8> {

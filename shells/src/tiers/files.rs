@@ -31,6 +31,7 @@ use kvtide_core::format::names::ObjectName;
 use kvtide_core::limits::DISK_BYTES_PER_TURN;
 use kvtide_core::names::{AdapterId, Ticket};
 use load::Load;
+use memory::BLOCK_BYTES;
 use mio::{Registry, Token};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -383,6 +384,9 @@ fn unregistered(error: Errno, needed: u64) -> String {
     }
 }
 
+/// An order with its two names and what its chain takes while it is on its way: steps, outcomes,
+/// and blocks of its own for what is no whole block.
+pub const ORDER_BYTES_MAX: usize = size_of::<Job>() + (4 << 10) + 2 * BLOCK_BYTES as usize;
 /// More steps than any chain has.
 const STEPS_MAX: usize = 32;
 /// The part of the places that only loads and probes take.

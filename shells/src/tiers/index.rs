@@ -139,6 +139,12 @@ pub struct IndexError {
     error: io::Error,
 }
 
+impl IndexError {
+    pub fn kind(&self) -> io::ErrorKind {
+        self.error.kind()
+    }
+}
+
 impl fmt::Display for IndexError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {} {}: {}", self.what, self.path.display(), self.error)

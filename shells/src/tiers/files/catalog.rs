@@ -13,10 +13,13 @@ use kvtide_core::names::AdapterId;
 use kvtide_lanes::lane::{Consumer, lane};
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 pub struct Catalog {
-    index: Index,
+    /// None in a folder that cannot be written: what lies there is found by being asked for.
+    index: Option<Index>,
+    uuid: String,
     found: Consumer<ScanNews>,
     taken: Vec<ScanNews>,
     waiting: VecDeque<ScanNews>,
@@ -52,8 +55,14 @@ impl Catalog {
             objects_max: spec.objects_max as usize,
             temp_dir: files.relative_tmp_dir.clone(),
         };
+        let index = match Index::open(&files.base_path, options, on_scan) {
+            Ok(index) => Some(index),
+            Err(error) if is_refusal(error.kind()) => None,
+            Err(error) => return Err(error),
+        };
         Ok(Catalog {
-            index: Index::open(&files.base_path, options, on_scan)?,
+            uuid: index.as_ref().map_or(&*terms.server, Index::uuid).to_owned(),
+            index,
             found,
             taken: Vec::new(),
             waiting: VecDeque::new(),
@@ -65,15 +74,19 @@ impl Catalog {
 
     /// Tells this run's temporary files from those of others.
     pub fn uuid(&self) -> &str {
-        self.index.uuid()
+        &self.uuid
     }
 
     pub fn note(&mut self, name: &ObjectName<'_>, note: Note) {
-        self.index.note(name, note);
+        if let Some(index) = &mut self.index {
+            index.note(name, note);
+        }
     }
 
     pub fn quarantined(&mut self) {
-        self.index.quarantined();
+        if let Some(index) = &mut self.index {
+            index.quarantined();
+        }
     }
 
     pub fn start_scan(&mut self, adapter: AdapterId) {
@@ -82,8 +95,17 @@ impl Catalog {
 
     /// What was found since, a batch at the most. True where more can be told at once.
     pub fn collect(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> bool {
-        self.index.flush();
-        let Some(adapter) = self.adapter.filter(|_| !self.is_scanned) else { return false };
+        let Some(adapter) = self.adapter else { return false };
+        let Some(index) = &mut self.index else {
+            if !std::mem::replace(&mut self.is_scanned, true) {
+                tell(Event::AdapterScanEnded { adapter });
+            }
+            return false;
+        };
+        index.flush();
+        if self.is_scanned {
+            return false;
+        }
         let is_open = self.found.take(&mut self.taken);
         self.waiting.extend(self.taken.drain(..));
         match self.waiting.pop_front() {
@@ -112,10 +134,15 @@ impl Catalog {
     /// Everything noted reaches the disk, unless that takes too long.
     pub fn close(self) {
         let name = self.name;
-        if !self.index.close().within(CLOSE_TIME) {
+        if self.index.is_some_and(|index| !index.close().within(CLOSE_TIME)) {
             tracing::warn!("L2 {name}: its index was not written to its end; a scan makes it anew");
         }
     }
+}
+
+/// The folder is there and is not ours to write to.
+fn is_refusal(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 
 fn announce(name: &str, summary: &ScanSummary) {

@@ -5,6 +5,7 @@
 //! those behind it (F45); a chain is submitted whole; all memory that the kernel was given stays
 //! until its completion, or for good where the ring is given up before.
 
+use super::STEPS_MAX;
 use super::engine::{Chain, How, Moved, Outcome, Step};
 use super::folders::{Folder, Folders};
 use super::memory::{BLOCK_BYTES, Blocks, Memory};
@@ -135,7 +136,8 @@ impl Ring {
 
     /// As large as its chains want it, or as memory allows (F44).
     fn set_up(places: usize) -> Result<IoUring, NoRing> {
-        let mut entries = (places * STEPS_PER_PLACE).next_power_of_two() as u32;
+        let wanted = (places * STEPS_PER_PLACE).next_power_of_two() as u32;
+        let mut entries = wanted.max(ENTRIES_MIN);
         loop {
             let built = IoUring::builder()
                 .setup_coop_taskrun()
@@ -484,6 +486,7 @@ const CANCELLATION: u64 = u64::MAX;
 const STEPS_PER_PLACE: usize = 8;
 /// The smallest ring that is worth having: the longest chain fits into it.
 const ENTRIES_MIN: u32 = 64;
+const _: () = assert!(STEPS_MAX <= ENTRIES_MIN as usize, "no chain waits for ever");
 pub(super) const FILE_MODE: libc::mode_t = 0o644;
 
 #[cfg(test)]
