@@ -40,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::Thread;
+use std::time::Duration;
 
 /// What the keeper has to know of its adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +106,8 @@ pub struct ScanSummary {
     pub gaps: u64,
     /// Why the folder could not be read to its end.
     pub fault: Option<String>,
+    /// From the start of the keeper to the last batch that was taken.
+    pub took: Duration,
 }
 
 /// Counted by the keeper and the reactor, read by whoever likes to.

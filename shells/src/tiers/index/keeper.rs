@@ -122,7 +122,7 @@ impl Keeper {
             }
         }
         self.deliver(&mut table, &mut on_scan)?;
-        self.say(&summary, started);
+        summary.took = Duration::from_nanos(self.clock.now().0 - started.0);
         self.counts.is_scanned.store(true, Ordering::Release);
         self.offer(ScanNews::Ended(summary), &mut None, &mut on_scan)
     }
@@ -412,19 +412,6 @@ impl Keeper {
         let pruned = prune_quarantine(&self.log.folder().join(QUARANTINE));
         if let Ok(removed @ 1..) = pruned {
             tracing::info!("{removed} files had to leave the quarantine of {}", self.options.name);
-        }
-    }
-
-    fn say(&self, summary: &ScanSummary, started: Instant) {
-        let ScanSummary { known, unknown, bytes, absent, forgotten, foreign, .. } = summary;
-        let millis = (self.clock.now().0 - started.0) / 1_000_000;
-        let (name, temps) = (&self.options.name, summary.temps_removed);
-        tracing::info!(
-            "{name}: {bytes} bytes in {known} files of the index and {unknown} others, {absent} of \
-             the index gone, {forgotten} without room, {temps} temps removed, {millis} ms"
-        );
-        if let Some(example) = &summary.foreign_example {
-            tracing::warn!("{name}: {foreign} names are no objects, such as \"{example}\"");
         }
     }
 
