@@ -3,9 +3,8 @@
 //!     cargo bench -p kvtide-tests --bench index [-- OBJECTS [FOLDER]]
 //!
 //! Prints rates in processor time of this process (medians of the rounds) and what passed on the
-//! wall; nothing is asserted. The folder, by default one of its own
-//! where temporary files go, gets a fifth as many files of one byte; they are listed once before, so
-//! that their names are warm.
+//! wall; nothing is asserted. The folder, by default one of its own where temporary files go, gets
+//! a fifth as many files of one byte; they are listed once before, so that their names are warm.
 
 use kvtide::tiers::index::{Index, IndexOptions, ScanNews};
 use kvtide_core::effect::Note;

@@ -7,8 +7,8 @@
 //!          on_scan <- batches --------+
 //! ```
 //!
-//! The one invariant: the index is never needed. It saves the look at every file and keeps seals and
-//! the order of use; whatever it has lost is found again in the folder, and what it tells and the
+//! The one invariant: the index is never needed. It saves the look at every file and keeps seals
+//! and the order of use; whatever it has lost is found again in the folder, and what it tells and the
 //! folder lacks is dropped. So the reactor never waits for it: notes that find no room are counted,
 //! and the keeper makes the index anew from the folder when there is time.
 
@@ -248,8 +248,8 @@ impl Index {
         self.lines.push(Line::Quarantined);
     }
 
-    /// Hands over what was noted. To be called now and then, such as before the reactor sleeps: what
-    /// has not been handed over is lost with the process.
+    /// Hands over what was noted. To be called now and then, such as before the reactor sleeps:
+    /// what has not been handed over is lost with the process.
     pub fn flush(&mut self) {
         if self.lines.is_empty() {
             return;
