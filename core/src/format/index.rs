@@ -1,5 +1,5 @@
-//! The index that a server keeps beside the files of an adapter (`.kvtide/<uuid>.idx`): seals, sizes
-//! and the order of use, so that a restart need not read or even look at every file.
+//! The index that a server keeps beside the files of an adapter (`.kvtide/<uuid>.idx`): seals,
+//! sizes and the order of use, so that a restart need not read or even look at every file.
 //!
 //! ```text
 //! header, 40 bytes                         record

@@ -7,8 +7,8 @@
 //!          on_scan <- batches --------+
 //! ```
 //!
-//! The one invariant: the index is never needed. It saves the look at every file and keeps seals and
-//! the order of use; whatever it has lost is found again in the folder, and what it tells and the
+//! The one invariant: the index is never needed. It saves the look at every file and keeps seals
+//! and the order of use; whatever it has lost is found again in the folder, and what it tells and the
 //! folder lacks is dropped. So the reactor never waits for it: notes that find no room are counted,
 //! and the keeper makes the index anew from the folder when there is time.
 
@@ -40,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::Thread;
+use std::time::Duration;
 
 /// What the keeper has to know of its adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +106,8 @@ pub struct ScanSummary {
     pub gaps: u64,
     /// Why the folder could not be read to its end.
     pub fault: Option<String>,
+    /// From the start of the keeper to the last batch that was taken.
+    pub took: Duration,
 }
 
 /// Counted by the keeper and the reactor, read by whoever likes to.
@@ -251,8 +254,8 @@ impl Index {
         self.lines.push(Line::Quarantined);
     }
 
-    /// Hands over what was noted. To be called now and then, such as before the reactor sleeps: what
-    /// has not been handed over is lost with the process.
+    /// Hands over what was noted. To be called now and then, such as before the reactor sleeps:
+    /// what has not been handed over is lost with the process.
     pub fn flush(&mut self) {
         if self.lines.is_empty() {
             return;

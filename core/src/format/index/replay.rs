@@ -7,7 +7,6 @@ use super::{Fault, Header, Reader, Record, ScopeName, Scopes, Step, Writer};
 use crate::SeededHash;
 use crate::chains::Chains;
 use crate::effect::Note;
-use crate::lists::Lists;
 use crate::names::{ChunkHash, Seal};
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
@@ -83,6 +82,9 @@ struct Entry {
     log: u32,
     is_seen: bool,
     is_noted: bool,
+    /// Neighbours in the order of use, plus one; 0: none.
+    before: u32,
+    after: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -92,8 +94,10 @@ pub struct Replay {
     /// Places of `entries` that hold nothing.
     free: Vec<u32>,
     by_key: Chains,
-    /// The least recently used one first.
-    order: Lists,
+    /// Ends of the order of use, plus one: the least and the most recently used one. The links are
+    /// in the entries, so that a table of which little is used takes little.
+    oldest: u32,
+    newest: u32,
     hash: SeededHash,
     limit: usize,
     logs: u32,
@@ -118,7 +122,8 @@ impl Replay {
             entries: Vec::new(),
             free: Vec::new(),
             by_key: Chains::with_limit(limit),
-            order: Lists::new(1, limit),
+            oldest: 0,
+            newest: 0,
             hash: SeededHash::new(seed),
             limit,
             logs: 0,
@@ -200,13 +205,13 @@ impl Replay {
 
     fn insert(&mut self, object: Object, log: u32) -> u32 {
         if self.len() == self.limit {
-            let oldest = self.order.head(0).expect("a full table has an oldest object");
+            let oldest = self.oldest.checked_sub(1).expect("a full table has an oldest object");
             self.remove(oldest);
             self.forgotten += 1;
         }
         let hash = self.key_hash(object.scope, &object.hash);
         self.bytes += u128::from(object.bytes);
-        let entry = Entry { object, log, is_seen: false, is_noted: false };
+        let entry = Entry { object, log, is_seen: false, is_noted: false, before: 0, after: 0 };
         let at = match self.free.pop() {
             Some(at) => {
                 self.entries[at as usize] = entry;
@@ -218,7 +223,7 @@ impl Replay {
             }
         };
         self.by_key.insert(hash, at);
-        self.order.push_back(0, at);
+        self.link(at);
         at
     }
 
@@ -226,7 +231,7 @@ impl Replay {
         let object = self.entries[at as usize].object;
         let was_there = self.by_key.remove(self.key_hash(object.scope, &object.hash), at);
         assert!(was_there, "an entry is under its key");
-        self.order.remove(0, at);
+        self.unlink(at);
         self.free.push(at);
         self.bytes -= u128::from(object.bytes);
         object
@@ -234,8 +239,8 @@ impl Replay {
 
     fn touch(&mut self, at: u32, seconds: u64) {
         self.entries[at as usize].object.seconds = seconds;
-        self.order.remove(0, at);
-        self.order.push_back(0, at);
+        self.unlink(at);
+        self.link(at);
     }
 
     /// What the server does meanwhile. Such an object is not told again when it is popped.
@@ -279,7 +284,7 @@ impl Replay {
             let entry = &self.entries[*at as usize];
             !entry.is_seen && !entry.is_noted
         };
-        let absent: Vec<u32> = self.order.iter(0).filter(absent).collect();
+        let absent: Vec<u32> = self.order().filter(absent).collect();
         absent.iter().for_each(|at| {
             self.remove(*at);
         });
@@ -292,11 +297,11 @@ impl Replay {
             // One index is in order, whatever the clock did.
             return;
         }
-        let mut order: Vec<u32> = self.order.iter(0).collect();
+        let mut order: Vec<u32> = self.order().collect();
         order.sort_by_key(|at| self.entries[*at as usize].object.seconds);
         for at in order {
-            self.order.remove(0, at);
-            self.order.push_back(0, at);
+            self.unlink(at);
+            self.link(at);
         }
     }
 
@@ -309,7 +314,7 @@ impl Replay {
         let mut found = found.into_iter().peekable();
         // The list goes round once: what is taken off its head is put back behind its tail.
         for _ in 0..self.len() {
-            let at = self.order.head(0).expect("as many as were counted");
+            let at = self.oldest.checked_sub(1).expect("as many as were counted");
             let seconds = self.entries[at as usize].object.seconds;
             while let Some(older) = found.next_if(|file| file.seconds <= seconds) {
                 self.admit_one(older, &mut surplus);
@@ -319,8 +324,8 @@ impl Replay {
                 self.forgotten += 1;
                 self.remove(at);
             } else {
-                self.order.remove(0, at);
-                self.order.push_back(0, at);
+                self.unlink(at);
+                self.link(at);
             }
         }
         found.for_each(|file| self.admit_one(file, &mut surplus));
@@ -339,14 +344,14 @@ impl Replay {
 
     /// Takes the least recently used object out, and says whether the server has noted it.
     pub fn pop(&mut self) -> Option<(Object, bool)> {
-        let at = self.order.head(0)?;
+        let at = self.oldest.checked_sub(1)?;
         let is_noted = self.entries[at as usize].is_noted;
         Some((self.remove(at), is_noted))
     }
 
     /// The least recently used one first.
     pub fn iter(&self) -> impl Iterator<Item = &Object> {
-        self.order.iter(0).map(|at| &self.entries[at as usize].object)
+        self.order().map(|at| &self.entries[at as usize].object)
     }
 
     /// Writes an index of what is here; `put` takes it in pieces and empties them.
@@ -415,6 +420,35 @@ impl Replay {
     /// Bytes of all objects.
     pub fn bytes(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(u64::MAX)
+    }
+
+    /// The least recently used one first.
+    fn order(&self) -> impl Iterator<Item = u32> + '_ {
+        let after = |at: &u32| self.entries[*at as usize].after.checked_sub(1);
+        core::iter::successors(self.oldest.checked_sub(1), after)
+    }
+
+    /// As the most recently used one.
+    fn link(&mut self, at: u32) {
+        let newest = core::mem::replace(&mut self.newest, at + 1);
+        let entry = &mut self.entries[at as usize];
+        (entry.before, entry.after) = (newest, 0);
+        match newest {
+            0 => self.oldest = at + 1,
+            newest => self.entries[newest as usize - 1].after = at + 1,
+        }
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let Entry { before, after, .. } = self.entries[at as usize];
+        match before {
+            0 => self.oldest = after,
+            before => self.entries[before as usize - 1].after = after,
+        }
+        match after {
+            0 => self.newest = before,
+            after => self.entries[after as usize - 1].before = before,
+        }
     }
 
     fn find(&self, scope: u32, hash: &ChunkHash) -> Option<u32> {

@@ -146,10 +146,13 @@ fn is_refusal(kind: ErrorKind) -> bool {
 }
 
 fn announce(name: &str, summary: &ScanSummary) {
-    let ScanSummary { known, unknown, bytes, absent, forgotten, foreign, .. } = summary;
+    let ScanSummary { known, unknown, bytes, absent, forgotten, foreign, temps_removed, .. } =
+        summary;
+    let millis = summary.took.as_millis();
     tracing::info!(
         "L2 {name}: {known} objects of its index and {unknown} others lie there, {bytes} bytes; \
-         {absent} are gone, {forgotten} have no room in its table, {foreign} files are not its own"
+         {absent} are gone, {forgotten} have no room in its table, {foreign} files are not its \
+         own; {temps_removed} temporary files of dead servers were removed; {millis} ms"
     );
     if let Some(example) = &summary.foreign_example {
         tracing::info!("L2 {name}: one file that is not its own is {example:?}");

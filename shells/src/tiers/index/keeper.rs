@@ -45,7 +45,8 @@ pub struct Keeper {
     /// Notes were lost: a gap is to be written, and the index is to be compared with the folder.
     has_gap: bool,
     is_incomplete: bool,
-    compared: Instant,
+    /// When it was compared last.
+    compared: Option<Instant>,
 }
 
 /// The reactor is gone: what remains is to write what it has noted.
@@ -78,7 +79,7 @@ impl Keeper {
             is_open: true,
             has_gap: false,
             is_incomplete: false,
-            compared: Instant::ZERO,
+            compared: None,
         }
     }
 
@@ -121,7 +122,7 @@ impl Keeper {
             }
         }
         self.deliver(&mut table, &mut on_scan)?;
-        self.say(&summary, started);
+        summary.took = Duration::from_nanos(self.clock.now().0 - started.0);
         self.counts.is_scanned.store(true, Ordering::Release);
         self.offer(ScanNews::Ended(summary), &mut None, &mut on_scan)
     }
@@ -384,11 +385,11 @@ impl Keeper {
     /// After a loss, when there is time: the folder says what lies there.
     fn compare_if_due(&mut self) {
         let now = self.clock.now();
-        let is_due = now.0.saturating_sub(self.compared.0) >= COMPARE_PAUSE_NANOS;
+        let is_due = self.compared.is_none_or(|then| now.0 - then.0 >= COMPARE_PAUSE_NANOS);
         if !self.is_incomplete || !is_due || !self.is_open {
             return;
         }
-        self.compared = now;
+        self.compared = Some(now);
         let limit = self.options.objects_max.max(1);
         let replay = match self.log.write().and_then(|()| self.log.replay(limit)) {
             Ok(replay) => replay,
@@ -411,19 +412,6 @@ impl Keeper {
         let pruned = prune_quarantine(&self.log.folder().join(QUARANTINE));
         if let Ok(removed @ 1..) = pruned {
             tracing::info!("{removed} files had to leave the quarantine of {}", self.options.name);
-        }
-    }
-
-    fn say(&self, summary: &ScanSummary, started: Instant) {
-        let ScanSummary { known, unknown, bytes, absent, forgotten, foreign, .. } = summary;
-        let millis = (self.clock.now().0 - started.0) / 1_000_000;
-        let (name, temps) = (&self.options.name, summary.temps_removed);
-        tracing::info!(
-            "{name}: {bytes} bytes in {known} files of the index and {unknown} others, {absent} of \
-             the index gone, {forgotten} without room, {temps} temps removed, {millis} ms"
-        );
-        if let Some(example) = &summary.foreign_example {
-            tracing::warn!("{name}: {foreign} names are no objects, such as \"{example}\"");
         }
     }
 

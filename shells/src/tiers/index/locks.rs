@@ -1,5 +1,6 @@
 //! Who holds which index. The one invariant: a live server holds an exclusive `flock` on the file
-//! that its name leads to, so an index whose lock can be had belongs to nobody. Pids decide nothing.
+//! that its name leads to, so an index whose lock can be had belongs to nobody. Pids decide
+//! nothing.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;

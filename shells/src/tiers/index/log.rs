@@ -392,3 +392,63 @@ const COMPACT_BYTES_MIN: u64 = 1 << 20;
 const RECORD_BYTES: u64 = 52;
 /// So exactly is the time of each use known.
 const TIME_SECONDS: u64 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::super::folder::Folder;
+    use super::*;
+    use kvtide_core::names::KvRank;
+
+    const SCOPE: ScopeRef<'static> =
+        ScopeRef { model: "m", salt: "", rank: KvRank(0x0100_0100), group: 0 };
+
+    /// A full disk refuses writes for a while. What was to be written is, when it can be.
+    #[test]
+    fn what_the_disk_refused_is_written_later() {
+        let folder = Folder::new("refused");
+        let (mut log, _) = LogFile::open(folder.path()).expect("the folder is ours");
+        let stored = Note::Stored { bytes: 5, seal: None };
+        let push = |log: &mut LogFile, number| log.push(&SCOPE, ChunkHash([number; 32]), stored, 9);
+        assert!(push(&mut log, 1));
+        log.write().expect("there is room");
+        let path = path_of(log.folder(), log.uuid());
+        let writable = std::mem::replace(&mut log.file, File::open(&path).expect("it is there"));
+        for number in 2..5 {
+            assert!(push(&mut log, number));
+            log.write().expect_err("it cannot be written through this file");
+        }
+        log.file = writable;
+        assert_eq!(log.replay(10).expect("it is an index").len(), 1);
+        log.write().expect("there is room");
+        assert_eq!(log.replay(10).expect("it is an index").len(), 4);
+        assert_eq!(fs::metadata(&path).expect("it is there").len(), log.bytes());
+    }
+
+    #[test]
+    fn only_uuids_name_indexes() {
+        assert!(is_uuid(&entropy::uuid()));
+        for other in ["", "thesis", "0123abcd-0000-4000-8000-00000000000G", "0123ABCD"] {
+            assert!(!is_uuid(other), "{other}");
+        }
+    }
+
+    /// Servers that start at once in one folder all get an index of their own.
+    #[test]
+    fn servers_that_start_at_once_have_an_index_each() {
+        let folder = Folder::new("at-once");
+        let base = folder.path().to_owned();
+        let open = |_| {
+            let base = base.clone();
+            std::thread::spawn(move || LogFile::open(&base).expect("the folder is ours").0)
+        };
+        for _ in 0..20 {
+            let threads: Vec<_> = (0..4).map(open).collect();
+            let logs: Vec<LogFile> =
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+            for log in &logs {
+                let path = path_of(log.folder(), log.uuid());
+                assert!(matches!(claim(&path), Ok(Claim::Held)), "{}", path.display());
+            }
+        }
+    }
+}

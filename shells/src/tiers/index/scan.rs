@@ -3,7 +3,7 @@
 //! The one invariant: a file is removed only as a temp that is nobody's any more. Whatever else is
 //! there, foreign names above all, is counted and left alone.
 
-use super::temps::{FILE_SUFFIX, OLD_SECONDS, Owner, Owners, TEMP_SUFFIX, Temp};
+use super::temps::{FILE_SUFFIX, OLD_SECONDS, Owner, Owners, Temp};
 use super::{FOLDER, ScanSummary};
 use kvtide_core::format::index::{Found, Replay, ScopeRef};
 use kvtide_core::format::names::ObjectName;
@@ -44,16 +44,12 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    fn text(&self) -> Option<&str> {
-        self.name.to_str().ok()
-    }
-
     /// The object whose file has this name, if it is one that we can serve.
     pub fn object(&self) -> Option<(ObjectName<'_>, ChunkHash, u16)> {
         if !matches!(self.kind, FileType::RegularFile | FileType::Unknown) {
             return None;
         }
-        let text = self.text().filter(|text| text.ends_with(FILE_SUFFIX))?;
+        let text = self.name.to_str().ok().filter(|text| text.ends_with(FILE_SUFFIX))?;
         let name = ObjectName::parse_file(text).ok()?;
         let (hash, group) = (name.hash.chunk_hash()?, u16::try_from(name.group).ok()?);
         Some((name, hash, group))
@@ -110,11 +106,11 @@ impl Scan<'_> {
             self.object(folder, entry, &name, (hash, group));
             return;
         }
-        let text = entry.text();
-        let is_temp = |text: &str| text.ends_with(TEMP_SUFFIX);
-        if let Some(temp) = text.filter(|text| is_temp(text)).and_then(Temp::parse) {
+        // The end of a temp's object may have been cut within a character.
+        let text = entry.name.to_string_lossy();
+        if let Some(temp) = Temp::parse(&text) {
             self.temp(folder, entry, temp);
-        } else if text.is_none() || text != self.temp_folder {
+        } else if self.temp_folder != Some(&*text) {
             self.foreign(entry);
         }
     }
@@ -173,12 +169,8 @@ impl Scan<'_> {
 
     /// In a folder for temps the peer's have whole names.
     pub fn temp_entry(&mut self, folder: &Folder, entry: &Entry<'_>) {
-        let temp = match entry.text() {
-            Some(text) if text.ends_with(TEMP_SUFFIX) => Temp::parse(text),
-            Some(_) => entry.object().map(|_| Temp::Peers),
-            None => None,
-        };
-        match temp {
+        let text = entry.name.to_string_lossy();
+        match Temp::parse(&text).or_else(|| entry.object().map(|_| Temp::Peers)) {
             Some(temp) => self.temp(folder, entry, temp),
             None => self.foreign(entry),
         }

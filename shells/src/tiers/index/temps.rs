@@ -37,7 +37,7 @@ impl<'a> Temp<'a> {
             && !counter.is_empty()
             && counter.bytes().all(|byte| byte.is_ascii_digit())
             && is_tag(tag)
-            && is_object(object)
+            && (is_object(object) || name.len() == NAME_BYTES_MAX && begins_as_object(object))
         {
             return Some(Temp::Ours(tag));
         }
@@ -52,6 +52,16 @@ fn is_tag(text: &str) -> bool {
 
 fn is_object(stem: &str) -> bool {
     ObjectName::parse_file(&format!("{stem}{FILE_SUFFIX}")).is_ok()
+}
+
+/// A name that would be too long is cut where the object's ends: in its salt or its hash.
+fn begins_as_object(stem: &str) -> bool {
+    let mut fields = stem.splitn(4, '@');
+    let mut next = || fields.next().unwrap_or_default();
+    let (model, rank, group, hash) = (next(), next(), next(), next());
+    let hash = hash.split('@').next().unwrap_or_default();
+    let even = hash.get(..hash.len() & !1).unwrap_or_default();
+    is_object(&format!("{model}@{rank}@{group}@{even}"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,11 +114,13 @@ impl Owners {
     }
 }
 
-pub const TEMP_SUFFIX: &str = ".tmp";
+const TEMP_SUFFIX: &str = ".tmp";
 pub const FILE_SUFFIX: &str = ".data";
 /// Older than this, seconds, a temp without a known owner is nobody's.
 pub const OLD_SECONDS: u64 = 24 * 60 * 60;
 const TAG_CHARS: usize = 8;
+/// A name in a folder is no longer (Linux).
+const NAME_BYTES_MAX: usize = 255;
 
 #[cfg(test)]
 mod tests {
@@ -127,5 +139,20 @@ mod tests {
         for other in ["thesis.tmp", ".tmp", "a.0123abcd.1.tmp", OBJECT, "x@0x01000100@0@zz.tmp"] {
             assert_eq!(Temp::parse(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_temp_whose_object_was_cut_is_still_ours() {
+        let tail = ".0123abcd.17.tmp";
+        for object in [
+            format!("{}@0x01000100@0@{}", "m".repeat(172), "ab".repeat(32)),
+            format!("{}@0x01000100@0@{}@{}", "m".repeat(80), "ab".repeat(32), "s".repeat(90)),
+        ] {
+            assert!(is_object(&object) && object.len() <= 250);
+            let name = format!("{}{tail}", &object[..255 - tail.len()]);
+            assert_eq!(Temp::parse(&name), Some(Temp::Ours("0123abcd")), "{name}");
+        }
+        let thesis = format!("{}{tail}", "t".repeat(255 - tail.len()));
+        assert_eq!(Temp::parse(&thesis), None);
     }
 }
