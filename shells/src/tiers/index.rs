@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The one invariant: the index is never needed. It saves the look at every file and keeps seals
-//! and the order of use; whatever it has lost is found again in the folder, and what it tells and the
-//! folder lacks is dropped. So the reactor never waits for it: notes that find no room are counted,
-//! and the keeper makes the index anew from the folder when there is time.
+//! and the order of use; whatever it has lost is found again in the folder, and what it tells and
+//! the folder lacks is dropped. So the reactor never waits for it: notes that find no room are
+//! counted, and the keeper makes the index anew from the folder when there is time.
 
 mod capacity;
 #[cfg(test)]
