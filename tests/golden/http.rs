@@ -148,7 +148,7 @@ fn adapter(number: u16, name: &str) -> AdapterStatus {
         name: name.to_owned(),
         state: AdapterState::Ready,
         is_scanned: true,
-        is_shared: false,
+        is_asked: true,
         policy: PolicyKind::Lru,
         watermark_ppm: 800_000,
         ratio_ppm: 200_000,

@@ -43,7 +43,10 @@ pub async fn list(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> R
     let (most, model) = (query.page_size, query.model_name);
     let wanted = Wanted { adapter: adapter.id, from, most, model };
     match site.copied(|answer| site.reach.objects(wanted, answer)).await {
-        Ok(Some(page)) => ok(shown(&adapter, &page)),
+        Ok(Some(page)) => {
+            let is_shared = site.view.is_shared(adapter.id);
+            ok(shown(&adapter, is_shared, &page))
+        }
         Ok(None) => detail(StatusCode::NOT_FOUND, "the L2 adapter has just left"),
         Err(unreachable) => busy(unreachable),
     }
@@ -242,11 +245,11 @@ fn plain(encoded: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn shown(adapter: &AdapterStatus, page: &Page) -> Value {
+fn shown(adapter: &AdapterStatus, is_shared: bool, page: &Page) -> Value {
     let entries: Vec<Value> = page.objects.iter().map(entry).collect();
     json!({
         "adapter": adapter.name,
-        "shared": adapter.is_shared,
+        "shared": is_shared,
         "entries": entries,
         "next_page_token": page.next.map(|from| format!("{}.{from}", adapter.id.0)),
     })

@@ -13,6 +13,7 @@ use kvtide_core::engine::Status;
 use kvtide_core::engine::adapters::operator::AdapterStatus;
 use kvtide_core::engine::clients::Mode;
 use kvtide_core::engine::status::{InstanceStatus, RefusedRegistration};
+use kvtide_core::names::AdapterId;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -27,6 +28,11 @@ pub struct View {
 impl View {
     pub fn new(config: Config, adapters: Vec<AdapterSpec>) -> View {
         View { config, adapters }
+    }
+
+    /// Whether the operator has said that other servers see the same objects (`shared`).
+    pub fn is_shared(&self, adapter: AdapterId) -> bool {
+        self.adapters.get(usize::from(adapter.0)).is_some_and(|spec| spec.shared)
     }
 
     pub fn document(&self, seen: &Seen) -> Value {

@@ -141,6 +141,7 @@ fn own(adapter: &AdapterStatus, tier: Option<&TierStatus>) -> Value {
         "adapter_index": adapter.id.0,
         "state": adapter.state.label(),
         "scanned": adapter.is_scanned,
+        "asked_for_unknown_names": adapter.is_asked,
         "objects": adapter.objects,
         "objects_max": adapter.objects_max,
         "used_bytes": adapter.used_bytes,

@@ -27,7 +27,8 @@ pub struct AdapterStatus {
     pub state: AdapterState,
     /// All of what lay in it when it joined has been told.
     pub is_scanned: bool,
-    pub is_shared: bool,
+    /// Names that are not in its table are asked for.
+    pub is_asked: bool,
     pub policy: PolicyKind,
     pub watermark_ppm: u64,
     pub ratio_ppm: u64,
@@ -93,7 +94,7 @@ impl Adapters {
                 name: String::from(&*adapter.name),
                 state: adapter.state,
                 is_scanned: adapter.is_scanned,
-                is_shared: adapter.setup.is_shared,
+                is_asked: adapter.setup.is_shared,
                 policy: adapter.setup.policy,
                 watermark_ppm: adapter.setup.watermark_ppm,
                 ratio_ppm: adapter.setup.ratio_ppm,
