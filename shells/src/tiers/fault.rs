@@ -19,7 +19,7 @@ use kvtide_core::format::names::ObjectName;
 use kvtide_core::names::{AdapterId, Ticket};
 use kvtide_core::time::Instant;
 use mio::{Registry, Token};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 
@@ -30,7 +30,7 @@ pub struct FaultTier {
     /// Orders that have come.
     orders: u64,
     /// What is to become of orders that the inner tier has.
-    marks: HashMap<Ticket, Mark>,
+    marks: BTreeMap<Ticket, Mark>,
     /// Orders that never end.
     hung: u64,
     /// Loads of this turn, in their order.
@@ -81,7 +81,7 @@ impl FaultTier {
             spec,
             window,
             orders: 0,
-            marks: HashMap::new(),
+            marks: BTreeMap::new(),
             hung: 0,
             batch: Vec::new(),
             late: VecDeque::new(),
@@ -191,10 +191,10 @@ impl FaultTier {
         self.now = now;
         let FaultTier { inner, marks, window, late, spec, .. } = self;
         let at = now + spec.latency;
-        inner.collect(now, &mut |event| match ending(event) {
-            Ok(ending) => late.push_back((at, altered(ending, marks, window))),
+        inner.collect(now, &mut |event| match ending(&event) {
+            Some(ending) => late.push_back((at, altered(ending, marks, window))),
             // News of what lies there is no answer that somebody waits for.
-            Err(event) => tell(event),
+            None => tell(event),
         });
         while self.late.front().is_some_and(|(at, _)| *at <= now)
             && let Some((_, ending)) = self.late.pop_front()
@@ -299,19 +299,19 @@ impl Ending {
     }
 }
 
-/// The event as an ending; others come back as they are.
-fn ending(event: Event<'_>) -> Result<Ending, Event<'_>> {
-    Ok(match event {
-        Event::ProbeEnded { ticket, found } => Ending::Probe(ticket, found.map(<[_]>::to_vec)),
-        Event::StoreEnded { ticket, outcome } => Ending::Store(ticket, outcome),
-        Event::LoadEnded { ticket, outcome } => Ending::Load(ticket, outcome),
-        Event::DeleteEnded { ticket, outcome } => Ending::Delete(ticket, outcome),
-        Event::ScrubEnded { ticket, digest } => Ending::Scrub(ticket, digest),
-        other => return Err(other),
+/// The event as an ending, where it is one of an order.
+fn ending(event: &Event<'_>) -> Option<Ending> {
+    Some(match event {
+        Event::ProbeEnded { ticket, found } => Ending::Probe(*ticket, found.map(<[_]>::to_vec)),
+        Event::StoreEnded { ticket, outcome } => Ending::Store(*ticket, *outcome),
+        Event::LoadEnded { ticket, outcome } => Ending::Load(*ticket, *outcome),
+        Event::DeleteEnded { ticket, outcome } => Ending::Delete(*ticket, *outcome),
+        Event::ScrubEnded { ticket, digest } => Ending::Scrub(*ticket, *digest),
+        _ => return None,
     })
 }
 
-fn altered(ending: Ending, marks: &mut HashMap<Ticket, Mark>, window: &Window) -> Ending {
+fn altered(ending: Ending, marks: &mut BTreeMap<Ticket, Mark>, window: &Window) -> Ending {
     match ending {
         Ending::Load(ticket, outcome) => {
             let mark = marks.remove(&ticket).unwrap_or_default();

@@ -15,7 +15,7 @@ use kvtide_core::format::names::ObjectName;
 use kvtide_core::limits::DISK_BYTES_PER_TURN;
 use kvtide_core::names::{AdapterId, Ticket};
 use kvtide_core::time::{Duration, Instant};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 pub struct MockTier {
@@ -23,7 +23,7 @@ pub struct MockTier {
     bytes_per_second: u64,
     capacity_bytes: u64,
     /// By native name.
-    objects: HashMap<String, Box<[u8]>>,
+    objects: BTreeMap<String, Box<[u8]>>,
     used_bytes: u64,
     /// Of stores that are on their way.
     promised_bytes: u64,
@@ -68,7 +68,7 @@ impl MockTier {
             window,
             bytes_per_second: spec.bytes_per_second.max(1),
             capacity_bytes,
-            objects: HashMap::new(),
+            objects: BTreeMap::new(),
             used_bytes: 0,
             promised_bytes: 0,
             orders: VecDeque::new(),

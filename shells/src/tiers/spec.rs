@@ -54,7 +54,7 @@ pub enum Kind {
 /// `mock`: memory of this process, as slow as a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MockSpec {
-    /// Bytes that pass in a second (`mock_bandwidth_gb`). Its size is `AdapterSpec::capacity_bytes`.
+    /// What passes in a second (`mock_bandwidth_gb`). Its size is `AdapterSpec::capacity_bytes`.
     pub bytes_per_second: u64,
 }
 

@@ -323,7 +323,8 @@ fn two_servers_have_an_index_each_and_the_next_one_takes_both() {
     let folder = Folder::new("two");
     let base = folder.path();
     let (mut first, mut second) = (Run::start(base), Run::start(base));
-    (first.scanned(), second.scanned());
+    first.scanned();
+    second.scanned();
     assert_eq!(indexes(base).len(), 2);
     first.store(base, 1);
     second.store(base, 2);
