@@ -15,6 +15,7 @@ pub mod library;
 pub mod many;
 pub mod memory;
 pub mod model;
+pub mod orders;
 pub mod panics;
 pub mod planted;
 pub mod profile;
@@ -22,6 +23,7 @@ pub mod reach;
 pub mod rest;
 pub mod shrink;
 pub mod tally;
+pub mod tierprofile;
 pub mod transcript;
 pub mod world;
 

@@ -9,6 +9,7 @@ use kvtide_core::time::Duration;
 impl World {
     pub(super) fn heal(&mut self) -> Step {
         self.is_healing = true;
+        self.heal_tiers();
         self.finish_work()?;
         for process in 0..self.processes.len() {
             if self.rng.below(2) == 0 {
