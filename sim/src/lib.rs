@@ -11,6 +11,7 @@ pub mod calls;
 pub mod deeds;
 pub mod driver;
 pub mod hashes;
+pub mod ledger;
 pub mod library;
 pub mod many;
 pub mod memory;

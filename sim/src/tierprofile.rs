@@ -102,6 +102,10 @@ fn draw_tier(number: u64, rng: &mut Rng, config: &Config) -> TierProfile {
         Duration::from_millis([30, 200, 1_000, 10_000][rng.below(4) as usize])
     };
     let may_be_wrong = faults.flip > 0 || faults.rot > 0 || faults.lies;
+    let credits = |rng: &mut Rng| {
+        let most = [3, 64][rng.below(2) as usize];
+        1 + rng.below(most) as u32
+    };
     let budget = |rng: &mut Rng, of: u64| if rng.below(6) == 0 { of / 4 } else { 0 };
     let setup = Setup {
         name: format!("tier-{number}"),
@@ -113,8 +117,8 @@ fn draw_tier(number: u64, rng: &mut Rng, config: &Config) -> TierProfile {
         policy: policies[rng.below(5) as usize],
         watermark_ppm: [300_000, 800_000, 1_000_000][rng.below(3) as usize],
         ratio_ppm: [10_000, 200_000, 1_000_000][rng.below(3) as usize],
-        stores_max: 1 + rng.below(if rng.below(2) == 0 { 3 } else { 64 }) as u32,
-        loads_max: 1 + rng.below(if rng.below(2) == 0 { 3 } else { 64 }) as u32,
+        stores_max: credits(rng),
+        loads_max: credits(rng),
         probe_deadline: deadline(rng),
         load_deadline: deadline(rng),
         store_deadline: deadline(rng),

@@ -1,5 +1,6 @@
 //! Lookups: what each may answer, and what it holds (I-3, I-11..I-14, I-26, I-28).
 
+use super::orders::LONGEST;
 use super::{Key, Model, ObjectNumber, Scope, Sure, Verdict, check};
 use crate::calls::Range;
 use kvtide_core::names::ChunkHash;
@@ -37,6 +38,8 @@ pub struct Session {
     last_used: (Instant, Instant),
     /// Releases that may not have been acted upon yet.
     freeing: Vec<core::ops::Range<usize>>,
+    /// Since when it may wait for lower tiers, if it may.
+    below_since: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -168,6 +171,11 @@ impl Session {
         self.last_used.1 = now;
     }
 
+    /// It is not decided, and this is one of its keys.
+    pub(super) fn watches(&self, key: &Key) -> bool {
+        self.watch.iter().any(|watch| watch.key == *key)
+    }
+
     fn learn_hit(&mut self, hit: u32) {
         (self.low, self.high) = (hit, hit);
         self.cells.truncate(hit as usize * self.rows.len());
@@ -202,8 +210,9 @@ impl Model {
             return check(full, "P3: a lookup was refused by a table with room");
         }
         let session = self.new_session(range);
+        let waits = session.below_since.is_some();
         self.sessions.insert(range.request.clone(), session);
-        if !self.turn.is_spent {
+        if !self.turn.is_spent && !waits {
             let until = self.now + self.rules.read_ttl;
             let session = self.sessions.get_mut(&range.request).expect("inserted above");
             session.decide(until);
@@ -234,6 +243,16 @@ impl Model {
                 watch.push(Watch { key, always, ever, object: object.filter(|_| always) });
             }
         }
+        // What L1 has not, lower tiers are asked for.
+        let is_short = watch.iter().any(|watch| !watch.always);
+        let below_since = (is_short && self.goes_below()).then_some(self.now);
+        for watch in &watch {
+            if let Some(number) = self.index.get(&watch.key) {
+                // Who finds it is the second to want it.
+                let object = &mut self.objects[number.0 as usize];
+                object.temporary = object.temporary.min(Sure::Maybe);
+            }
+        }
         let may_be_short = self.cells_at_most() + watch.len() > self.rules.lease_cells;
         Session {
             serial: self.sessions_made,
@@ -256,15 +275,18 @@ impl Model {
             until: (self.now + self.rules.read_ttl, Instant::FAR),
             last_used: (self.now, self.now),
             freeing: Vec::new(),
+            below_since,
         }
     }
 
     /// No work is left over: every lookup has its result, every release has arrived.
     pub(super) fn decide_lookups(&mut self) {
         let until = self.now + self.rules.read_ttl;
+        let (waits, settled) = (self.waits_below(), self.settled);
         for session in self.sessions.values_mut() {
             session.finish_frees();
-            if !session.is_decided {
+            let may_wait = session.below_since.is_some_and(|since| since + LONGEST > settled);
+            if !session.is_decided && !(waits && may_wait) {
                 session.decide(until);
             }
         }
