@@ -259,6 +259,8 @@ impl Bench {
         let own = match input {
             Input::Asked { call, .. } => call.range().map_or(0, Range::len) as usize,
             Input::SendEnded { .. } | Input::ReceiveEnded { .. } => self.chunks_max,
+            // All cells of a lookup that waits below L1, or of some that do.
+            Input::TierEnded { .. } | Input::Tick => self.chunks_max * self.rows_max,
             _ => 0,
         };
         if let Input::Asked { call, .. } = input
