@@ -6,7 +6,7 @@ use crate::orders::{Found, Setup};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
 use kvtide_core::event::{BodyOutcome, DeleteOutcome, LoadOutcome, SendOutcome, StoreOutcome};
 use kvtide_core::fact::{Fact, KeyRange};
-use kvtide_core::names::{AdapterId, Connection, L2Key, Reply, Ticket};
+use kvtide_core::names::{AdapterId, Connection, Reply, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::VecDeque;
 use std::fmt::Write;
