@@ -259,10 +259,15 @@ impl Bench {
         let own = match input {
             Input::Asked { call, .. } => call.range().map_or(0, Range::len) as usize,
             Input::SendEnded { .. } | Input::ReceiveEnded { .. } => self.chunks_max,
-            // All cells of a lookup that waits below L1, or of some that do.
-            Input::TierEnded { .. } | Input::Tick => self.chunks_max * self.rows_max,
+            Input::AdapterScanned { found, .. } => found.len(),
             _ => 0,
         };
+        // All cells of lookups that wait below L1, which any event may end or let go on.
+        let waiting = match self.model.has_tiers() {
+            true => self.chunks_max * self.rows_max,
+            false => 0,
+        };
+        let own = own + waiting;
         if let Input::Asked { call, .. } = input
             && let Some(range) = call.range()
         {
@@ -310,6 +315,8 @@ impl Bench {
             Input::Tick => {
                 // A wait may time out and its lookup end within one tick.
                 self.answers(out, &news, &mut seen, |answer| *answer == Answer::None)?;
+                self.model.hear_stores(&news.below)?;
+                self.orders(out, &mut seen)?;
                 self.model.settle(self.settled(now))?;
             }
             Input::Asked { call: Call::Lookup { range }, .. } => {
@@ -343,7 +350,10 @@ impl Bench {
             }
         }
         self.answers(out, &news, &mut seen, |_| true)?;
-        self.orders(out, &mut seen)?;
+        if !matches!(input, Input::Tick) {
+            self.model.hear_stores(&news.below)?;
+            self.orders(out, &mut seen)?;
+        }
         self.operator_answers(input, out)?;
         self.park(input, &seen)?;
         if !matches!(input, Input::Tick) {

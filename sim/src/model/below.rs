@@ -204,11 +204,14 @@ impl Model {
 
     /// A load is ordered into a place.
     pub fn begin_load(&mut self, key: &Key, place: Place) -> Result<ObjectNumber, String> {
-        let number = self.index.get(key).copied().ok_or("I-2: a load into what is not reserved")?;
-        let loading =
-            self.below.loading.get_mut(&number).ok_or("I-4: a load into a client's slots")?;
-        check(!loading.has_place, "I-34: two loads of one object")?;
-        loading.has_place = true;
+        // It may have been given up in the event that ordered it.
+        let is_it = |number: &ObjectNumber| self.object(*number).key == *key;
+        let waits = |(number, loading): (&ObjectNumber, &Loading)| {
+            (!loading.has_place && is_it(number)).then_some(*number)
+        };
+        let number = self.below.loading.iter().rev().find_map(waits);
+        let number = number.ok_or("I-2, I-34: a load into what is not reserved for it")?;
+        self.below.loading.get_mut(&number).expect("found above").has_place = true;
         check(key.scope.layout.bytes() == Some(place.bytes), "I-5: a load of another size")?;
         check(self.has_grown_to(place.offset + place.bytes), "I-17: a load beyond what has grown")?;
         self.objects[number.0 as usize].place = place;
@@ -314,15 +317,7 @@ impl Model {
                     tier.state = *state;
                     self.below.has_failed = true;
                 }
-                TierNews::StoreEnded { adapter, name, end } => match end {
-                    L2StoreEnd::Stored | L2StoreEnd::Present => {
-                        self.answered(*adapter, name, true)?;
-                    }
-                    L2StoreEnd::NoSpace | L2StoreEnd::Io | L2StoreEnd::TimedOut => {}
-                },
-                TierNews::StoreDropped { adapter, name, .. } => {
-                    self.answered(*adapter, name, false)?;
-                }
+                TierNews::StoreEnded { .. } | TierNews::StoreDropped { .. } => {}
                 TierNews::LoadEnded { end, .. } => {
                     self.below.has_failed |= *end != L2LoadEnd::Loaded;
                 }
@@ -336,6 +331,25 @@ impl Model {
                     self.below.has_failed = true;
                 }
                 TierNews::Failed { .. } => self.below.has_failed = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// News of stores. After the commit that the same event may be about.
+    pub fn hear_stores(&mut self, news: &[TierNews]) -> Verdict {
+        for news in news {
+            match news {
+                TierNews::StoreEnded { adapter, name, end } => match end {
+                    L2StoreEnd::Stored | L2StoreEnd::Present => {
+                        self.answered(*adapter, name, true)?;
+                    }
+                    L2StoreEnd::NoSpace | L2StoreEnd::Io | L2StoreEnd::TimedOut => {}
+                },
+                TierNews::StoreDropped { adapter, name, .. } => {
+                    self.answered(*adapter, name, false)?;
+                }
+                _ => {}
             }
         }
         Ok(())

@@ -187,6 +187,11 @@ impl Model {
         })
     }
 
+    /// Some tier has ever joined.
+    pub fn has_tiers(&self) -> bool {
+        !self.below.tiers.is_empty()
+    }
+
     /// Lookups may go on below L1.
     pub fn goes_below(&self) -> bool {
         self.below.serves().next().is_some()
