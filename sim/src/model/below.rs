@@ -163,12 +163,22 @@ impl Model {
 
     pub fn adapter_scanned(&mut self, adapter: AdapterId, found: &[crate::orders::Found]) {
         let events = self.below.events;
-        let Ok(tier) = self.below.tier(adapter) else { return };
         for found in found {
             // What the table names already it is told nothing new of.
             let sealed = found.seal.map(|_| events);
             let has = Has { bytes: found.bytes, sealed, was_wanted: false };
-            tier.has.entry(found.name.clone()).or_insert(has);
+            self.found_below(adapter, &found.name, has);
+        }
+    }
+
+    /// A tier has turned out to have something. Nobody is told of a store that is not needed then.
+    pub(super) fn found_below(&mut self, adapter: AdapterId, name: &Name, has: Has) {
+        let Ok(tier) = self.below.tier(adapter) else { return };
+        tier.has.entry(name.clone()).or_insert(has);
+        for owed in self.below.owed.get_mut(&(adapter, name.clone())).into_iter().flatten() {
+            let demotion = self.below.demotions.entry(owed.object).or_default();
+            demotion.owed -= std::mem::take(&mut owed.must) as u32;
+            demotion.is_vague = true;
         }
     }
 
@@ -343,6 +353,11 @@ impl Model {
                 TierNews::StoreEnded { adapter, name, end } => match end {
                     L2StoreEnd::Stored | L2StoreEnd::Present => {
                         self.answered(*adapter, name, true)?;
+                        let tier = self.below.tier(*adapter)?;
+                        let layout = tier.layouts.get(name).and_then(Layout::bytes);
+                        let bytes = layout.unwrap_or_default();
+                        let has = Has { bytes, sealed: None, was_wanted: true };
+                        tier.has.entry(name.clone()).or_insert(has);
                     }
                     L2StoreEnd::NoSpace | L2StoreEnd::Io | L2StoreEnd::TimedOut => {}
                 },

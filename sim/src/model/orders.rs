@@ -107,7 +107,6 @@ impl Model {
                     sealed: None,
                     was_wanted: true,
                 });
-                check(has.bytes == bytes, "I-39: noted with another size")?;
                 has.sealed = has.sealed.or(seal.map(|_| events));
             }
             Note::Used => {}
@@ -150,12 +149,11 @@ impl Model {
         let Some(order) = found.map(|flight| flight.order.clone()) else { return false };
         self.below.flights.remove(&ticket);
         if let (Order::Probe { adapter, names, .. }, Ending::Probe(Some(found))) = (order, ending) {
-            let Ok(tier) = self.below.tier(adapter) else { return true };
-            for (name, bytes) in names.into_iter().zip(found.iter()) {
+            for (name, bytes) in names.iter().zip(found.iter()) {
                 if let Some(bytes) = bytes {
                     // It may be known from now on, without its digest.
                     let has = Has { bytes: *bytes, sealed: None, was_wanted: true };
-                    tier.has.entry(name).or_insert(has);
+                    self.found_below(adapter, name, has);
                 }
             }
         }
