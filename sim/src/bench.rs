@@ -6,6 +6,7 @@ mod counts;
 mod news;
 mod promises;
 mod restart;
+mod tiercounts;
 mod tiers;
 
 use crate::calls::{Call, Range};
@@ -23,7 +24,8 @@ use kvtide_core::engine::{Alarm, Engine};
 use kvtide_core::event::{Event, OperatorAsk, Scanned};
 use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::limits;
-use kvtide_core::names::{ChunkHash, Connection, Layout, Operator, Place, Reply, ScopeId, Ticket};
+use kvtide_core::names::{AdapterId, ChunkHash, Connection, Layout, Operator, Place, Reply};
+use kvtide_core::names::{ScopeId, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,6 +101,9 @@ pub struct Bench {
     /// Looks at the watermark since an emptied window is kept.
     looks: u32,
     was_keeping: bool,
+    /// Tiers that are tripped, and stores that have failed and may be tried again.
+    tripped: BTreeSet<AdapterId>,
+    failed_stores: BTreeSet<(AdapterId, ScopeId, ChunkHash)>,
 }
 
 impl Bench {
@@ -129,6 +134,8 @@ impl Bench {
             audit: Scratch::default(),
             looks: 0,
             was_keeping: false,
+            tripped: BTreeSet::new(),
+            failed_stores: BTreeSet::new(),
         }
     }
 

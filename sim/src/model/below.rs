@@ -7,7 +7,7 @@ use kvtide_core::fact::{AdapterState, L2LoadEnd, L2Removal, L2StoreEnd};
 use kvtide_core::fact::{PrefetchFailure, StoreDrop};
 use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Ticket};
 use kvtide_core::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// News of a lower tier.
@@ -88,6 +88,8 @@ pub(super) struct Below {
     pub owed: BTreeMap<(AdapterId, Name), Vec<Owed>>,
     pub demotions: BTreeMap<ObjectNumber, Demotion>,
     pub events: u64,
+    /// What was on its way below L1 before this event.
+    pub before: BTreeSet<ObjectNumber>,
     /// Something went wrong below L1 in this event.
     pub has_failed: bool,
 }
@@ -146,6 +148,7 @@ impl Model {
     pub fn next_event(&mut self) {
         self.below.events += 1;
         self.below.has_failed = false;
+        self.below.before = self.below.in_flight().chain(self.below.demoting()).collect();
     }
 
     pub fn adapter_added(&mut self, adapter: AdapterId, setup: &Rc<Setup>) -> Verdict {
@@ -284,13 +287,15 @@ impl Model {
         let takes = |state: AdapterState| {
             !matches!(state, AdapterState::Draining | AdapterState::Gone)
         };
+        // A commit of what is on its way already goes along with that, to those that it is for.
+        let is_under_way = self.below.owed.keys().any(|(_, of)| *of == name);
         for (place, tier) in self.below.tiers.iter().enumerate() {
             if !takes(tier.state) || tier.is_removed {
                 continue;
             }
             let adapter = AdapterId(place as u16);
             let owed = self.below.owed.entry((adapter, name.clone())).or_default();
-            let is_coalesced = tier.has.contains_key(&name) || !owed.is_empty();
+            let is_coalesced = tier.has.contains_key(&name) || is_under_way;
             let must = !is_coalesced && !tier.setup.on_second_touch;
             demotion.is_vague |= !must;
             demotion.owed += must as u32;

@@ -185,6 +185,17 @@ impl Model {
         })
     }
 
+    /// Whether more than one lookup may be waiting for a load under this key.
+    pub fn is_wanted_twice(&self, key: &super::Key) -> bool {
+        self.sessions.values().filter(|known| known.watches(key)).count() > 1
+    }
+
+    /// Whether what was loaded under a key before stays in L1 now.
+    pub fn stays_loaded(&self, key: &super::Key) -> bool {
+        let object = self.index.get(key).map(|number| self.object(*number));
+        object.is_some_and(|object| object.temporary == Sure::Maybe)
+    }
+
     /// Some tier has ever joined.
     pub fn has_tiers(&self) -> bool {
         !self.below.tiers.is_empty()
@@ -238,8 +249,14 @@ impl Model {
     pub fn check_below(&self) -> Verdict {
         check(self.below.flights.is_empty(), "P4: an order has not ended")?;
         check(self.below.loading.is_empty(), "P4: something is still to be loaded")?;
-        let is_owed = self.below.owed.values().flatten().any(|owed| owed.must);
-        check(!is_owed, "I-18: a committed key reached a tier or not, and nobody was told")
+        let untold = self.below.owed.iter().find(|(_, owed)| owed.iter().any(|owed| owed.must));
+        match untold {
+            None => Ok(()),
+            Some(((adapter, name), _)) => {
+                let adapter = adapter.0;
+                Err(format!("I-18: whether a{adapter} has {name:?} nobody was told"))
+            }
+        }
     }
 }
 
