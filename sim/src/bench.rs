@@ -104,6 +104,8 @@ pub struct Bench {
     /// Tiers that are tripped, and stores that have failed and may be tried again.
     tripped: BTreeSet<AdapterId>,
     failed_stores: BTreeSet<(AdapterId, ScopeId, ChunkHash)>,
+    /// What was loaded from where.
+    loaded_once: BTreeSet<(AdapterId, ScopeId, ChunkHash)>,
 }
 
 impl Bench {
@@ -136,6 +138,7 @@ impl Bench {
             was_keeping: false,
             tripped: BTreeSet::new(),
             failed_stores: BTreeSet::new(),
+            loaded_once: BTreeSet::new(),
         }
     }
 
@@ -312,6 +315,7 @@ impl Bench {
         if let Input::AdapterAdded { adapter, setup } = input {
             self.model.adapter_added(*adapter, setup)?;
         }
+        self.count_ending(input, &news);
         if let Input::TierEnded { ticket, ending } = input {
             let known = self.model.tier_ended(*ticket, ending);
             self.stale(known, out)?;

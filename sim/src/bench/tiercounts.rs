@@ -1,9 +1,12 @@
 //! Which of the states of lower tiers an event has met.
 
 use super::Bench;
+use crate::model::{News, TierNews, Use};
 use crate::reach::State;
+use crate::transcript::{Ending, Input};
 use kvtide_core::effect::{Effect, Outbox};
-use kvtide_core::fact::{AdapterState, Fact, L2LoadEnd, L2Removal, L2StoreEnd};
+use kvtide_core::config::PrefetchPolicy;
+use kvtide_core::fact::{AdapterState, Fact, FactKey, L2LoadEnd, L2Removal, L2StoreEnd};
 use kvtide_core::fact::{LookupStop, PrefetchFailure, Removal, StoreDrop};
 
 impl Bench {
@@ -46,12 +49,53 @@ impl Bench {
                 Fact::Evicted { why: Removal::Temporary, .. } => State::TemporaryFreed,
                 Fact::Evicted { why: Removal::Demoted, .. } => State::DemotedFromL1,
                 Fact::LookupTaken { stop: LookupStop::TimedOut, .. } => State::TierTimedOut,
+                Fact::L2Accessed { adapter, keys } => {
+                    let is_default = self.engine.config().prefetch_policy == PrefetchPolicy::Default;
+                    let of = |key: &FactKey| (*adapter, key.scope, key.hash);
+                    let mut keys = keys.of(&out.keys).iter().map(of);
+                    // Once more: from now on it stays.
+                    if !keys.any(|key| !self.loaded_once.insert(key)) || !is_default {
+                        continue;
+                    }
+                    State::SecondHitRetained
+                }
                 Fact::L2ScanSkipped { .. } => State::TierTableFull,
                 _ => continue,
             };
             self.reach.met(met);
         }
         self.count_stores_again(out);
+    }
+
+    /// Counts the states that are seen in endings, and in what was published by them.
+    pub(super) fn count_ending(&mut self, input: &Input, news: &News) {
+        let Input::TierEnded { ticket, ending } = input else { return };
+        if let Ending::Probe(Some(found)) = ending
+            && found.iter().any(Option::is_some)
+        {
+            self.reach.met(State::ProbedBelow);
+            if self.model.asks_before_scan(*ticket) {
+                self.reach.met(State::ProbedBeforeScan);
+            }
+        }
+        let is_bad = |news: &TierNews| {
+            matches!(news, TierNews::HasNoMore { why: L2Removal::Digest, .. })
+        };
+        if matches!(ending, Ending::Scrub(Some(_))) && news.below.iter().any(is_bad) {
+            self.reach.met(State::ScrubFoundDamage);
+        }
+        for (key, what) in &news.uses {
+            if *what == Use::Published && self.model.is_wanted_twice(key) {
+                self.reach.met(State::LoadJoined);
+            }
+        }
+        let stored = news.below.iter().filter_map(|news| match news {
+            TierNews::StoreEnded { name, end: L2StoreEnd::Stored, .. } => Some(name),
+            _ => None,
+        });
+        if stored.into_iter().any(|name| self.model.holds_demoted(name)) {
+            self.reach.met(State::DemotionHeld);
+        }
     }
 
     /// Stores that are tried again: an order for what an earlier one was for.

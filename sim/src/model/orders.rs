@@ -190,10 +190,21 @@ impl Model {
         self.sessions.values().filter(|known| known.watches(key)).count() > 1
     }
 
-    /// Whether what was loaded under a key before stays in L1 now.
-    pub fn stays_loaded(&self, key: &super::Key) -> bool {
-        let object = self.index.get(key).map(|number| self.object(*number));
-        object.is_some_and(|object| object.temporary == Sure::Maybe)
+    /// Whether a probe is one of a tier that has not told yet what lay there.
+    pub fn asks_before_scan(&self, ticket: Ticket) -> bool {
+        let adapter = self.below.flights.get(&ticket).and_then(|flight| flight.order.adapter());
+        adapter.is_some_and(|adapter| {
+            self.below.tiers[adapter.0 as usize].state == AdapterState::Scanning
+        })
+    }
+
+    /// Whether what a tier has now would leave L1, but for those who hold it.
+    pub fn holds_demoted(&self, name: &Name) -> bool {
+        let (surely, _) = self.held();
+        let is_it = |number: &ObjectNumber| self.object(*number).key.name() == *name;
+        self.rules.skips_l1
+            && self.sessions.values().any(|known| known.holds_some(self, name))
+            && surely.iter().any(is_it)
     }
 
     /// Some tier has ever joined.
@@ -225,7 +236,8 @@ impl Model {
             check(!outlives, "I-9: a loaded object outlives its leases")?;
             let demotion = self.below.demotions.get(&number).copied().unwrap_or_default();
             let is_done = demotion.owed == 0 && demotion.good > 0 && demotion.bad == 0;
-            let stays = self.rules.skips_l1 && is_done && !demotion.is_vague;
+            let is_like = self.rules.skips_l1 && is_done && !demotion.is_vague;
+            let stays = is_like && self.surely_has(&object.key.name());
             check(!stays, "I-21: every tier has it, and it stays in L1")?;
         }
         Ok(())
@@ -240,9 +252,20 @@ impl Model {
         let has = |tier: &super::below::Tier| {
             tier.setup.keeps_data && tier.has.contains_key(&name)
         };
-        let is_kept = demotion.good > 0
-            || (demotion.is_vague && self.below.tiers.iter().any(has));
-        check(is_kept, "I-22: left L1, and no tier that keeps data has it")
+        check(self.below.tiers.iter().any(has), "I-22: left L1, and no tier that keeps data has it")
+    }
+
+    /// Whether some tier that keeps data surely still has it.
+    fn surely_has(&self, name: &Name) -> bool {
+        let goes = |order: &Order| matches!(order, Order::Delete { .. });
+        (0..).map(AdapterId).zip(&self.below.tiers).any(|(adapter, tier)| {
+            tier.setup.keeps_data
+                && !matches!(tier.state, AdapterState::Draining | AdapterState::Gone)
+                && tier.has.contains_key(name)
+                && !self.below.flights.values().any(|flight| {
+                    goes(&flight.order) && flight.order.adapter() == Some(adapter)
+                })
+        })
     }
 
     /// Nothing is under way, and nobody waits for a store (I-18, P4).

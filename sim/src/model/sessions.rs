@@ -3,6 +3,7 @@
 use super::orders::LONGEST;
 use super::{Key, Model, ObjectNumber, Scope, Sure, Verdict, check};
 use crate::calls::Range;
+use crate::orders::Name;
 use kvtide_core::names::ChunkHash;
 use kvtide_core::time::Instant;
 use std::collections::BTreeSet;
@@ -174,6 +175,14 @@ impl Session {
     /// It is not decided, and this is one of its keys.
     pub(super) fn watches(&self, key: &Key) -> bool {
         self.watch.iter().any(|watch| watch.key == *key)
+    }
+
+    /// It surely holds what is under this name.
+    pub(super) fn holds_some(&self, model: &Model, name: &Name) -> bool {
+        self.is_alive(model)
+            && self.cells.iter().any(|cell| {
+                cell.leased == Sure::Yes && cell.least > 0 && cell.key.name() == *name
+            })
     }
 
     fn learn_hit(&mut self, hit: u32) {
