@@ -90,13 +90,16 @@ fn draw_tier(number: u64, rng: &mut Rng, config: &Config) -> TierProfile {
     let policies = [
         PolicyKind::Lru,
         PolicyKind::Lru,
+        PolicyKind::Lru,
         PolicyKind::Arc,
+        PolicyKind::IsolatedLru,
         PolicyKind::IsolatedLru,
         PolicyKind::Noop,
     ];
-    let is_tiny = rng.below(3) == 0;
+    // Where everything fits, everything is stored once and stays.
+    let is_tiny = rng.below(3) > 0;
     let capacity_bytes =
-        if is_tiny { config.l1_bytes / (1 + rng.below(16)) } else { config.l1_bytes * 16 };
+        if is_tiny { config.l1_bytes / (1 + rng.below(4)) } else { config.l1_bytes * 16 };
     let latency = [1_000, 10_000, 60_000][rng.below(3) as usize];
     let deadline = |rng: &mut Rng| {
         Duration::from_millis([30, 200, 1_000, 10_000][rng.below(4) as usize])
@@ -106,15 +109,15 @@ fn draw_tier(number: u64, rng: &mut Rng, config: &Config) -> TierProfile {
         let most = [3, 64][rng.below(2) as usize];
         1 + rng.below(most) as u32
     };
-    let budget = |rng: &mut Rng, of: u64| if rng.below(6) == 0 { of / 4 } else { 0 };
+    let budget = |rng: &mut Rng, of: u64| if rng.below(6) == 0 { of } else { 0 };
     let setup = Setup {
         name: format!("tier-{number}"),
         is_shared: faults.peer > 0,
         keeps_data: rng.below(6) > 0,
         capacity_bytes: capacity_bytes.max(64 << 10),
-        objects_max: if rng.below(4) == 0 { 2 + rng.below(30) as u32 } else { 2_048 },
+        objects_max: if rng.below(3) == 0 { 2 + rng.below(30) as u32 } else { 2_048 },
         charge_bytes: [1, 512, 4096][rng.below(3) as usize],
-        policy: policies[rng.below(5) as usize],
+        policy: policies[rng.below(7) as usize],
         watermark_ppm: [300_000, 800_000, 1_000_000][rng.below(3) as usize],
         ratio_ppm: [10_000, 200_000, 1_000_000][rng.below(3) as usize],
         stores_max: credits(rng),
@@ -123,8 +126,8 @@ fn draw_tier(number: u64, rng: &mut Rng, config: &Config) -> TierProfile {
         load_deadline: deadline(rng),
         store_deadline: deadline(rng),
         on_second_touch: rng.below(6) == 0,
-        write_bytes_per_second: budget(rng, config.l1_bytes),
-        write_bytes_per_day: budget(rng, config.l1_bytes * 64),
+        write_bytes_per_second: budget(rng, config.l1_bytes / 16),
+        write_bytes_per_day: budget(rng, config.l1_bytes * 2),
         scrub_bytes_per_second: if rng.below(3) == 0 { config.l1_bytes / 8 } else { 0 },
         // Where bytes may be wrong they are looked at.
         verify: may_be_wrong || rng.below(4) > 0,
@@ -147,23 +150,23 @@ impl TierFaults {
             if rng.below(2) == 0 { 0 } else { strongest >> rng.below(5) }
         };
         let mut faults = TierFaults {
-            error: draw(100_000),
+            error: draw(200_000),
             full: draw(150_000),
-            late: draw(60_000),
-            hang: draw(30_000),
-            outage: draw(15_000),
-            broken: draw(15_000),
-            deaf: draw(500_000),
-            twice: draw(200_000),
-            flip: draw(60_000),
-            rot: draw(100_000),
+            late: draw(150_000),
+            hang: draw(60_000),
+            outage: draw(10_000),
+            broken: draw(10_000),
+            deaf: draw(800_000),
+            twice: draw(600_000),
+            flip: draw(300_000),
+            rot: draw(300_000),
             peer: draw(200_000),
             power: draw(1_000_000),
             lies: draw(16) > 0,
             index_lost: draw(600_000),
-            stale_scan: draw(300_000),
-            remove: draw(15_000),
-            rejoin: draw(300_000),
+            stale_scan: draw(600_000),
+            remove: draw(30_000),
+            rejoin: draw(1_000_000),
         };
         // Nothing tells wrong bytes from right ones where nobody has kept what they were.
         if faults.flip > 0 || faults.rot > 0 || faults.lies {

@@ -127,6 +127,7 @@ impl Bench {
     /// Every order, put to the model; the world has to carry it out.
     pub(super) fn orders(&mut self, out: &Outbox, seen: &mut Vec<Seen>) -> Result<(), String> {
         let mut loads = self.submitted_loads(out)?;
+        let is_cut = |ticket| out.effects.contains(&Effect::Cancel { ticket });
         for effect in &out.effects {
             let order = match *effect {
                 Effect::Answer { .. }
@@ -147,7 +148,7 @@ impl Bench {
                     let of_adapter = loads.entry(adapter).or_default();
                     let loaded = (!of_adapter.is_empty()).then(|| of_adapter.remove(0));
                     let loaded = loaded.ok_or("I-49: a load that nobody was told of")?;
-                    let object = self.model.begin_load(&loaded, place)?;
+                    let object = self.model.begin_load(&loaded, place, is_cut(ticket))?;
                     let model = &self.model;
                     self.memory.lend(place, object, |other| {
                         other != object && model.is_in_use(other)

@@ -209,18 +209,25 @@ impl Model {
         check(!self.index.contains_key(key), "I-34, I-4: a load of what is there already")?;
         check(self.below.serves().next().is_some(), "I-49: reserved for a load from nowhere")?;
         let place = Place { arena: ArenaId(0), offset: 0, bytes: 0 };
+        let is_wanted = self.may_be_wanted_again(key);
         let number = self.stage(key.clone(), place);
+        self.objects[number.0 as usize].temporary = if is_wanted { Sure::Maybe } else { Sure::Yes };
         let loading = Loading { begun: self.below.events, has_place: false, is_sealed: false };
         self.below.loading.insert(number, loading);
         Ok(())
     }
 
-    /// A load is ordered into a place.
-    pub fn begin_load(&mut self, key: &Key, place: Place) -> Result<ObjectNumber, String> {
-        // It may have been given up in the event that ordered it.
+    /// A load is ordered into a place; `is_cut`: by an event that also gave it up.
+    pub fn begin_load(
+        &mut self,
+        key: &Key,
+        place: Place,
+        is_cut: bool,
+    ) -> Result<ObjectNumber, String> {
         let is_it = |number: &ObjectNumber| self.object(*number).key == *key;
         let waits = |(number, loading): (&ObjectNumber, &Loading)| {
-            (!loading.has_place && is_it(number)).then_some(*number)
+            let is_gone = self.object(*number).state == State::Gone;
+            (!loading.has_place && is_gone == is_cut && is_it(number)).then_some(*number)
         };
         let number = self.below.loading.iter().rev().find_map(waits);
         let number = number.ok_or("I-2, I-34: a load into what is not reserved for it")?;
@@ -249,7 +256,8 @@ impl Model {
         self.objects[number.0 as usize].temporary = match (stays, is_wanted) {
             (true, _) => Sure::No,
             (false, true) => Sure::Maybe,
-            (false, false) => Sure::Yes,
+            // Whoever asked for it while it was on its way has wanted it as well.
+            (false, false) => self.objects[number.0 as usize].temporary,
         };
         self.became_present(key);
         self.used(number);

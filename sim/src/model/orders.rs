@@ -36,6 +36,12 @@ impl Model {
                     .below
                     .has_order(*adapter, name, |order| matches!(order, Order::Store { .. }));
                 check(!is_written, "I-30: deleted while it is being written")?;
+                // It may be there again if that fails, and is not there as long as it does not.
+                let objects = &self.objects;
+                for (number, demotion) in &mut self.below.demotions {
+                    let key = &objects[number.0 as usize].key;
+                    demotion.is_vague |= key.hash == name.hash && key.name() == *name;
+                }
             }
             Order::Digest { what, name, .. } => {
                 let object = self.object(what.object);
