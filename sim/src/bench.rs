@@ -519,6 +519,7 @@ fn rules(config: &Config) -> Rules {
         copies: config.limits.tickets,
         retains: config.prefetch_policy == PrefetchPolicy::Retain,
         skips_l1: config.store_policy == StorePolicy::SkipL1,
+        few_loads: config.limits.loads < 512 || config.limits.flights < 2_048,
     }
 }
 

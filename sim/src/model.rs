@@ -211,6 +211,8 @@ pub struct Rules {
     pub retains: bool,
     /// What lower tiers have leaves L1.
     pub skips_l1: bool,
+    /// Few lookups can go on below L1 at once.
+    pub few_loads: bool,
 }
 
 /// What the event itself says is over.

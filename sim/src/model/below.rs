@@ -42,6 +42,8 @@ pub(super) struct Has {
     pub sealed: Option<u64>,
     /// It may have been wanted before.
     pub was_wanted: bool,
+    /// Of what it was surely stored as.
+    pub layout: Option<Layout>,
 }
 
 /// An order without its ending.
@@ -169,7 +171,7 @@ impl Model {
         for found in found {
             // What the table names already it is told nothing new of.
             let sealed = found.seal.map(|_| events);
-            let has = Has { bytes: found.bytes, sealed, was_wanted: false };
+            let has = Has { bytes: found.bytes, sealed, was_wanted: false, layout: None };
             self.found_below(adapter, &found.name, has);
         }
     }
@@ -346,7 +348,8 @@ impl Model {
                 }
                 TierNews::Has { adapter, name, bytes } => {
                     let tier = self.below.tier(*adapter)?;
-                    let has = Has { bytes: *bytes, sealed: None, was_wanted: false };
+                    let layout = tier.layouts.get(name).copied();
+                    let has = Has { bytes: *bytes, sealed: None, was_wanted: false, layout };
                     tier.has.entry(name.clone()).or_insert(has);
                 }
                 TierNews::HasNoMore { adapter, name, .. } => {
@@ -355,6 +358,9 @@ impl Model {
                 }
                 TierNews::Failed { .. } => self.below.has_failed = true,
             }
+        }
+        if self.below.has_failed {
+            self.excuse(None);
         }
         Ok(())
     }
@@ -369,7 +375,7 @@ impl Model {
                         let tier = self.below.tier(*adapter)?;
                         let layout = tier.layouts.get(name).and_then(Layout::bytes);
                         let bytes = layout.unwrap_or_default();
-                        let has = Has { bytes, sealed: None, was_wanted: true };
+                        let has = Has { bytes, sealed: None, was_wanted: true, layout: None };
                         tier.has.entry(name.clone()).or_insert(has);
                     }
                     L2StoreEnd::NoSpace | L2StoreEnd::Io | L2StoreEnd::TimedOut => {}

@@ -123,6 +123,9 @@ impl Model {
     /// was uncertain has been decided; where something should have ended by now, it must have.
     pub fn settle(&mut self, settled: Option<Instant>) -> Verdict {
         self.settled = self.settled.max(settled.unwrap_or_default());
+        if self.below.has_failed {
+            self.excuse(None);
+        }
         if self.turn.is_working {
             return Ok(());
         }

@@ -37,6 +37,7 @@ impl Model {
                     .has_order(*adapter, name, |order| matches!(order, Order::Store { .. }));
                 check(!is_written, "I-30: deleted while it is being written")?;
                 // It may be there again if that fails, and is not there as long as it does not.
+                self.below.has_failed = true;
                 let objects = &self.objects;
                 for (number, demotion) in &mut self.below.demotions {
                     let key = &objects[number.0 as usize].key;
@@ -112,6 +113,7 @@ impl Model {
                     bytes,
                     sealed: None,
                     was_wanted: true,
+                    layout: None,
                 });
                 has.sealed = has.sealed.or(seal.map(|_| events));
             }
@@ -158,7 +160,7 @@ impl Model {
             for (name, bytes) in names.iter().zip(found.iter()) {
                 if let Some(bytes) = bytes {
                     // It may be known from now on, without its digest.
-                    let has = Has { bytes: *bytes, sealed: None, was_wanted: true };
+                    let has = Has { bytes: *bytes, sealed: None, was_wanted: true, layout: None };
                     self.found_below(adapter, name, has);
                 }
             }
@@ -270,6 +272,22 @@ impl Model {
                 && tier.has.contains_key(name)
                 && !self.below.flights.values().any(|flight| {
                     goes(&flight.order) && flight.order.adapter() == Some(adapter)
+                })
+        })
+    }
+
+    pub(super) fn is_loading(&self, number: ObjectNumber) -> bool {
+        self.below.loading.contains_key(&number)
+    }
+
+    /// Whether a tier that serves surely has an object of L1, of this very layout.
+    pub(super) fn surely_loadable(&self, key: &super::Key) -> bool {
+        let name = key.name();
+        self.below.serves().any(|(adapter, tier)| {
+            let has = tier.has.get(&name);
+            has.is_some_and(|has| has.layout == Some(key.scope.layout))
+                && !self.below.has_order(adapter, &name, |order| {
+                    matches!(order, Order::Delete { .. })
                 })
         })
     }

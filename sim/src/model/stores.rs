@@ -79,6 +79,7 @@ impl Model {
             if let Some((_, place)) = place {
                 check(refused.is_empty(), "F18: a slot beyond the first without room")?;
                 check(!self.index.contains_key(&key), "I-4: a slot for what is there already")?;
+                self.excuse(Some(&key));
                 objects.push(self.stage(key.clone(), *place));
                 keys.push(key);
                 continue;
