@@ -210,7 +210,11 @@ impl Engine {
                     let promote = &mut self.promote;
                     (!promote.go_on(&mut turn, &mut self.adapters, seek)).then_some(job)
                 }
-                Job::Leave => turn.l1.drop_leaving(turn.work, turn.out).then_some(job),
+                Job::Leave => {
+                    let adapters = &self.adapters;
+                    let is_below = |scopes: &_, key: &_| adapters.keep(scopes, key);
+                    turn.l1.drop_leaving(turn.work, turn.out, is_below).then_some(job)
+                }
                 Job::EndLeases { orphan } => {
                     (!self.sessions.end_orphan(&mut turn, orphan)).then_some(job)
                 }

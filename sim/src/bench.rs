@@ -6,21 +6,26 @@ mod counts;
 mod news;
 mod promises;
 mod restart;
+mod tiercounts;
+mod tiers;
 
 use crate::calls::{Call, Range};
+use crate::ledger::Ledger;
 use crate::memory::Memory;
 use crate::model::{Arena, Key, Model, News, ObjectNumber, Removed, Rules, Scope, Transfer};
 use crate::model::{Over, Turn, Use};
+use crate::orders::{Found, Order};
 use crate::reach::{Reach, State};
-use crate::transcript::{Input, Transcript};
-use kvtide_core::config::{Config, PolicyKind, PoolKind};
+use crate::transcript::{Ending, Input, Transcript};
+use kvtide_core::config::{Config, PolicyKind, PoolKind, PrefetchPolicy, StorePolicy};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
 use kvtide_core::engine::audit::Scratch;
 use kvtide_core::engine::{Alarm, Engine};
-use kvtide_core::event::{Event, OperatorAsk};
+use kvtide_core::event::{Event, OperatorAsk, Scanned};
 use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::limits;
-use kvtide_core::names::{ChunkHash, Connection, Layout, Operator, Place, Reply, ScopeId, Ticket};
+use kvtide_core::names::{AdapterId, ChunkHash, Connection, Layout, Operator, Place, Reply};
+use kvtide_core::names::{ScopeId, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +40,8 @@ pub enum Seen {
     Sending { reply: Reply, ticket: Ticket, slots: Vec<Lent>, with_slots: bool },
     /// `Event::ReceiveEnded` is owed.
     Receiving { reply: Reply, ticket: Ticket, slots: Vec<Lent>, chunks: u32 },
+    /// A lower tier has something to do; it may owe an ending.
+    Ordered(Order),
 }
 
 /// A place and the object whose bytes belong there.
@@ -69,6 +76,7 @@ pub struct Bench {
     out: Outbox,
     pub model: Model,
     pub memory: Memory,
+    pub ledger: Ledger,
     pub reach: Reach,
     pub transcript: Transcript,
     scopes: BTreeMap<ScopeId, Rc<Scope>>,
@@ -93,13 +101,19 @@ pub struct Bench {
     /// Looks at the watermark since an emptied window is kept.
     looks: u32,
     was_keeping: bool,
+    /// Tiers that are tripped, and stores that have failed and may be tried again.
+    tripped: BTreeSet<AdapterId>,
+    failed_stores: BTreeSet<(AdapterId, ScopeId, ChunkHash)>,
+    /// What was loaded from where.
+    loaded_once: BTreeSet<(AdapterId, ScopeId, ChunkHash)>,
 }
 
 impl Bench {
     pub fn new(config: Config, lines_kept: usize) -> Bench {
         let rules = rules(&config);
         Bench {
-            memory: Memory::new(config.l1_bytes),
+            memory: Memory::new(config.l1_bytes, config.incarnation),
+            ledger: Ledger::default(),
             align_bytes: config.l1_align_bytes,
             engine: Engine::new(config),
             out: Outbox::default(),
@@ -122,6 +136,9 @@ impl Bench {
             audit: Scratch::default(),
             looks: 0,
             was_keeping: false,
+            tripped: BTreeSet::new(),
+            failed_stores: BTreeSet::new(),
+            loaded_once: BTreeSet::new(),
         }
     }
 
@@ -218,6 +235,27 @@ impl Bench {
                 operator: Operator(*operator),
                 ask: OperatorAsk::Clear { force: *force },
             },
+            Input::OperatorQuota { operator, salt, bytes } => {
+                let ask = match bytes {
+                    Some(bytes) => OperatorAsk::QuotaSet { salt, bytes: *bytes },
+                    None => OperatorAsk::QuotaRemove { salt },
+                };
+                Event::OperatorAsked { operator: Operator(*operator), ask }
+            }
+            Input::OperatorRemove { operator, adapter } => Event::OperatorAsked {
+                operator: Operator(*operator),
+                ask: OperatorAsk::AdapterRemove { adapter: *adapter },
+            },
+            Input::AdapterAdded { adapter, setup } => {
+                Event::AdapterAdded { adapter: *adapter, setup: setup.lent() }
+            }
+            Input::AdapterScanned { adapter, found } => {
+                let found: Vec<Scanned> = found.iter().map(Found::lent).collect();
+                let event = Event::AdapterScanned { adapter: *adapter, found: &found };
+                return self.engine.handle(now, event, &mut self.out);
+            }
+            Input::AdapterScanEnded { adapter } => Event::AdapterScanEnded { adapter: *adapter },
+            Input::TierEnded { .. } => return self.tier_ended(now, input),
         };
         self.engine.handle(now, event, &mut self.out);
     }
@@ -231,8 +269,15 @@ impl Bench {
         let own = match input {
             Input::Asked { call, .. } => call.range().map_or(0, Range::len) as usize,
             Input::SendEnded { .. } | Input::ReceiveEnded { .. } => self.chunks_max,
+            Input::AdapterScanned { found, .. } => found.len(),
             _ => 0,
         };
+        // All cells of lookups that wait below L1, which any event may end or let go on.
+        let waiting = match self.model.has_tiers() {
+            true => self.chunks_max * self.rows_max,
+            false => 0,
+        };
+        let own = own + waiting;
         if let Input::Asked { call, .. } = input
             && let Some(range) = call.range()
         {
@@ -251,23 +296,38 @@ impl Bench {
         let is_working = matches!(self.engine.deadline(), Some((_, Alarm::Work)));
         let turn = Turn { is_working, is_spent: self.engine.work().is_spent() };
         self.learn_scopes(input, out);
-        let news = self.news(out)?;
+        if let Input::TierEnded { ticket, ending: Ending::Digest(digest) } = input {
+            self.note_digest(*ticket, *digest);
+        }
+        let news = self.news(input, out)?;
         self.hear_leases(out)?;
         self.hear_gauges(input, out)?;
         self.count(input, out);
         self.model.at(now, turn);
         promises::check_cause(input, &news)?;
+        self.learn_origins(&news)?;
         self.check_bytes(&news)?;
+        self.note_committed(&news);
         let asked = match input {
             Input::Asked { call, .. } => call.range(),
             _ => None,
         };
+        if let Input::AdapterAdded { adapter, setup } = input {
+            self.model.adapter_added(*adapter, setup)?;
+        }
+        self.count_ending(input, &news);
+        if let Input::TierEnded { ticket, ending } = input {
+            let known = self.model.tier_ended(*ticket, ending);
+            self.stale(known, out)?;
+        }
         self.model.hear(&news, asked, over(input))?;
         let mut seen = Vec::new();
         match input {
             Input::Tick => {
                 // A wait may time out and its lookup end within one tick.
                 self.answers(out, &news, &mut seen, |answer| *answer == Answer::None)?;
+                self.model.hear_stores(&news.below)?;
+                self.orders(out, &mut seen)?;
                 self.model.settle(self.settled(now))?;
             }
             Input::Asked { call: Call::Lookup { range }, .. } => {
@@ -278,7 +338,16 @@ impl Bench {
             }
             Input::Asked { call: Call::Clear { force }, .. }
             | Input::OperatorClear { force, .. } => self.model.clear(*force),
-            Input::Asked { .. } | Input::Restarted => {}
+            Input::Asked { .. }
+            | Input::Restarted
+            | Input::OperatorQuota { .. }
+            | Input::AdapterAdded { .. }
+            | Input::AdapterScanEnded { .. }
+            | Input::TierEnded { .. } => {}
+            Input::OperatorRemove { adapter, .. } => self.model.adapter_removed(*adapter),
+            Input::AdapterScanned { adapter, found } => {
+                self.model.adapter_scanned(*adapter, found);
+            }
             Input::ArenaGrown { bytes } => self.model.grow(*bytes),
             Input::ConnectionEnded { connection } => self.model.connection_ended(*connection),
             Input::SendEnded { ticket, outcome } => {
@@ -292,11 +361,16 @@ impl Bench {
             }
         }
         self.answers(out, &news, &mut seen, |_| true)?;
+        if !matches!(input, Input::Tick) {
+            self.model.hear_stores(&news.below)?;
+            self.orders(out, &mut seen)?;
+        }
         self.operator_answers(input, out)?;
         self.park(input, &seen)?;
         if !matches!(input, Input::Tick) {
             self.model.settle(None)?;
         }
+        let is_working = is_working || self.model.waits_below();
         self.check_parked(now, is_working)?;
         Ok(seen)
     }
@@ -305,7 +379,7 @@ impl Bench {
     fn check_bytes(&self, news: &News) -> Result<(), String> {
         let removed = news.uses.iter().filter_map(|(key, what)| match what {
             Use::Removed(why) => Some((key, *why)),
-            Use::Touched => None,
+            _ => None,
         });
         let removed = removed.filter(|(_, why)| *why != Removed::Forced).map(|(key, _)| key);
         for key in removed.chain(&news.committed) {
@@ -443,6 +517,9 @@ fn rules(config: &Config) -> Rules {
         instances: config.limits.instances,
         told: config.limits.told,
         copies: config.limits.tickets,
+        retains: config.prefetch_policy == PrefetchPolicy::Retain,
+        skips_l1: config.store_policy == StorePolicy::SkipL1,
+        few_loads: config.limits.loads < 512 || config.limits.flights < 2_048,
     }
 }
 

@@ -96,6 +96,11 @@ impl Call {
         }
     }
 
+    /// Whether it is a part of a client's store.
+    pub fn stores(&self) -> bool {
+        matches!(self, Call::PrepareStore { .. } | Call::CommitStore { .. })
+    }
+
     /// What the engine is asked.
     pub fn ask(&self) -> Ask<'_> {
         match self {

@@ -208,7 +208,7 @@ impl Stage {
                 Seen::Answered { reply, slots, .. } if !slots.is_empty() => {
                     self.lent.insert(reply, slots);
                 }
-                Seen::Answered { .. } => {}
+                Seen::Answered { .. } | Seen::Ordered(_) => {}
                 Seen::Sending { reply, ticket, slots, .. } => {
                     self.lent.insert(reply, slots);
                     let open = Open { ticket, is_body: false, has_ended: false };

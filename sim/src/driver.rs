@@ -93,6 +93,7 @@ impl Driver {
                     self.streams.push(Stream { ticket, chunks, slots, is_body: true });
                 }
                 Seen::Answered { .. } => {}
+                Seen::Ordered(_) => panic!("there are no lower tiers in this world"),
             }
         }
         seen

@@ -10,9 +10,11 @@
 //! Of the core it uses the vocabulary: events, names, and time, in which promises are given.
 
 mod aborts;
+mod below;
 mod clients;
 mod holds;
 mod order;
+mod orders;
 mod reads;
 mod room;
 mod sessions;
@@ -20,11 +22,13 @@ mod stores;
 mod transfers;
 
 use crate::calls::Range;
-use kvtide_core::names::{ChunkHash, Connection, InstanceId, Layout, Place, Reply, Ticket};
+use crate::orders::Name;
+use kvtide_core::names::{ChunkHash, Connection, InstanceId, KvRank, Layout, Place, Reply, Ticket};
 use kvtide_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+pub use below::TierNews;
 pub use clients::{Instance, Rejected};
 pub use room::Arena;
 pub use sessions::Session;
@@ -53,6 +57,15 @@ pub struct Key {
     pub hash: ChunkHash,
 }
 
+impl Key {
+    /// What it is called at rest.
+    pub fn name(&self) -> Name {
+        let Scope { model, salt, world_size, rank, .. } = &*self.scope;
+        let rank = KvRank::of(*world_size, *rank).expect("a rank of its world");
+        Name { model: model.clone(), salt: salt.clone(), rank, group: 0, hash: self.hash }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sure {
     No,
@@ -69,6 +82,10 @@ pub enum Removed {
     ForRoom,
     Cleared,
     Forced,
+    /// It was loaded, and nobody holds it any more.
+    Temporary,
+    /// A lower tier has it.
+    Demoted,
 }
 
 /// Why a slot was refused.
@@ -123,12 +140,18 @@ pub struct News {
     pub retrieved: usize,
     /// The watermark was looked at: bytes in use, and whether they had reached it.
     pub watermark: Option<(u64, bool)>,
+    /// What lower tiers have done, in the order of that.
+    pub below: Vec<TierNews>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     Touched,
     Removed(Removed),
+    /// A place was reserved for a load, which came to a good end, or was given up.
+    Reserved,
+    Published,
+    GivenUp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +176,8 @@ struct Object {
     used: u64,
     /// A lease of an earlier object under its key may still be told of as a use.
     is_heir: bool,
+    /// It was loaded, and leaves with its last lease.
+    temporary: Sure,
 }
 
 /// Times and sizes that the promises depend on.
@@ -182,6 +207,12 @@ pub struct Rules {
     pub instances: usize,
     pub told: usize,
     pub copies: usize,
+    /// What was loaded stays.
+    pub retains: bool,
+    /// What lower tiers have leaves L1.
+    pub skips_l1: bool,
+    /// Few lookups can go on below L1 at once.
+    pub few_loads: bool,
 }
 
 /// What the event itself says is over.
@@ -241,6 +272,7 @@ pub struct Model {
     told: VecDeque<InstanceId>,
     /// Requests whose session is surely unknown by now, and whether they were ended.
     past: BTreeMap<Rc<str>, bool>,
+    below: below::Below,
 }
 
 impl Model {
@@ -270,12 +302,14 @@ impl Model {
             reaped: BTreeSet::new(),
             told: VecDeque::new(),
             past: BTreeMap::new(),
+            below: below::Below::default(),
         }
     }
 
     /// Time has come this far, and so the event just handled has ended.
     pub fn at(&mut self, now: Instant, turn: Turn) {
         self.now = now;
+        self.next_event();
         self.before = std::mem::replace(&mut self.turn, turn);
     }
 
@@ -292,6 +326,7 @@ impl Model {
     /// range that the event is about: a store keeps what is there of it.
     pub fn hear(&mut self, news: &News, asked: Option<&Range>, over: Over) -> Verdict {
         self.ended.extend(over.connection);
+        self.hear_tiers(&news.below)?;
         self.hear_watermark(news)?;
         self.hear_uses(news, asked)?;
         for (key, why) in &news.aborted {
@@ -313,6 +348,16 @@ impl Model {
                 object.readable != Sure::Yes,
                 "I-1: cleared what was held, or what came after the clear",
             )?,
+            Removed::Temporary => {
+                check(object.temporary != Sure::No, "I-9: what was stored left as if loaded")?;
+                let held = held.contains(&number) && !object.forced;
+                check(!held, "I-1: a loaded object left under a live lease or copy")?;
+            }
+            Removed::Demoted => {
+                let held = held.contains(&number) && !object.forced;
+                check(!held, "I-1: a stored object left under a live lease or copy")?;
+                self.check_demoted(number)?;
+            }
             Removed::ForRoom | Removed::InOrder => {
                 let held = held.contains(&number) && !object.forced;
                 check(!held, "I-35: evicted under a live lease or copy")?;
@@ -353,7 +398,9 @@ impl Model {
     /// Whether somebody may still read or write this object's memory.
     pub fn is_in_use(&self, number: ObjectNumber) -> bool {
         let object = &self.objects[number.0 as usize];
-        object.state != State::Gone || self.copies.values().any(|copy| copy.names(number))
+        object.state != State::Gone
+            || self.copies.values().any(|copy| copy.names(number))
+            || self.below.in_flight().any(|object| object == number)
     }
 
     /// The object under a key, written or not.

@@ -3,6 +3,7 @@
 //! hides what happens without it.
 
 use crate::memory::GRAIN_BYTES;
+use crate::tierprofile::{TierProfile, draw_tiers};
 use kvtide_core::config::{Config, HashAlgorithm, Limits, PolicyKind, PoolKind};
 use kvtide_core::names::{Dtype, Layout};
 use kvtide_core::rng::Rng;
@@ -68,6 +69,8 @@ pub struct Profile {
     pub seed: u64,
     pub config: Config,
     pub faults: Faults,
+    /// Lower tiers, the preferred one first.
+    pub tiers: Vec<TierProfile>,
     /// Engine processes: world size, workers per rank, layout.
     pub groups: Vec<GroupProfile>,
     pub documents: u64,
@@ -100,7 +103,7 @@ impl Profile {
     pub fn of(seed: u64) -> Profile {
         let mut rng = Rng::new(seed);
         let faults = Faults::draw(&mut rng.fork(1));
-        let config = draw_config(seed, &mut rng.fork(2));
+        let mut config = draw_config(seed, &mut rng.fork(2));
         let mut world = rng.fork(3);
         // Where objects are small there are many, and passes over them take several turns.
         let share = [12, 12, 60][rng.fork(5).below(3) as usize];
@@ -109,8 +112,10 @@ impl Profile {
         let mut growth = rng.fork(4);
         let steps = config.l1_bytes >> 20;
         let steps = if growth.below(6) == 0 { 1 + growth.below(steps) } else { steps };
+        let tiers = draw_tiers(&mut rng.fork(6), &mut config);
         Profile {
             seed,
+            tiers,
             faults,
             groups,
             documents: 2 + world.below(8),

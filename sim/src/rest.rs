@@ -41,7 +41,10 @@ pub fn check_quiet(bench: &Bench) -> Result<(), String> {
         ("untaken results", status.active_prefetch_jobs),
     ];
     match left.iter().find(|(_, count)| *count > 0) {
-        None => bench.check_leases(),
+        None => {
+            bench.model.check_below()?;
+            bench.check_leases()
+        }
         Some((name, count)) => Err(format!("P4: {name} are left: {count}")),
     }
 }

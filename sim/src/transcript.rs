@@ -2,13 +2,15 @@
 //! these lines; equal seeds must give equal numbers on every machine.
 
 use crate::calls::Call;
+use crate::orders::{Found, Setup};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
-use kvtide_core::event::{BodyOutcome, SendOutcome};
+use kvtide_core::event::{BodyOutcome, DeleteOutcome, LoadOutcome, SendOutcome, StoreOutcome};
 use kvtide_core::fact::{Fact, KeyRange};
-use kvtide_core::names::{Connection, Reply, Ticket};
+use kvtide_core::names::{AdapterId, Connection, Reply, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::VecDeque;
 use std::fmt::Write;
+use std::rc::Rc;
 
 pub struct Transcript {
     lines: VecDeque<String>,
@@ -43,8 +45,44 @@ pub enum Input {
         operator: u64,
         force: bool,
     },
+    OperatorQuota {
+        operator: u64,
+        salt: Rc<str>,
+        /// None: no more.
+        bytes: Option<u64>,
+    },
+    OperatorRemove {
+        operator: u64,
+        adapter: AdapterId,
+    },
+    AdapterAdded {
+        adapter: AdapterId,
+        setup: Rc<Setup>,
+    },
+    AdapterScanned {
+        adapter: AdapterId,
+        found: Rc<[Found]>,
+    },
+    AdapterScanEnded {
+        adapter: AdapterId,
+    },
+    TierEnded {
+        ticket: Ticket,
+        ending: Ending,
+    },
     /// Another server takes the place of this one: it knows nothing, and its arena is empty.
     Restarted,
+}
+
+/// How something that was ordered from a lower tier has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Probe(Option<Rc<[Option<u64>]>>),
+    Store(StoreOutcome),
+    Load(LoadOutcome),
+    Delete(DeleteOutcome),
+    Digest(u32),
+    Scrub(Option<u32>),
 }
 
 impl Transcript {
@@ -73,6 +111,25 @@ impl Transcript {
             Input::ArenaGrown { bytes } => format!("arena grown to {bytes}"),
             Input::Restarted => "server starts anew".into(),
             Input::OperatorClear { force, .. } => format!("operator clears, force {force}"),
+            Input::OperatorQuota { salt, bytes, .. } => {
+                format!("operator sets quota of {salt:?} to {bytes:?}")
+            }
+            Input::OperatorRemove { adapter, .. } => format!("operator removes a{}", adapter.0),
+            Input::AdapterAdded { adapter, setup } => {
+                format!("a{} joins: {setup:?}", adapter.0)
+            }
+            Input::AdapterScanned { adapter, found } => {
+                let mut line = format!("a{} scanned", adapter.0);
+                for Found { name, bytes, seal } in found.iter() {
+                    let seal = if seal.is_some() { ", sealed" } else { "" };
+                    write!(line, " {name:?}, {bytes} bytes{seal};").expect("it takes everything");
+                }
+                line
+            }
+            Input::AdapterScanEnded { adapter } => format!("a{} scan ended", adapter.0),
+            Input::TierEnded { ticket, ending } => {
+                format!("l{} ended: {ending:?}", &ticket_name(*ticket)[1..])
+            }
         };
         self.line(format!("{secs}.{nanos:09} {what}"));
     }

@@ -6,12 +6,14 @@
 
 mod bytes;
 mod clients;
+mod disk;
 mod faults;
 mod growth;
 mod heal;
 mod restart;
 mod rush;
 mod streams;
+mod tiers;
 mod twins;
 
 use crate::bench::{Bench, Lent, Seen};
@@ -27,7 +29,7 @@ use kvtide_core::effect::Answer;
 use kvtide_core::engine::Alarm;
 use kvtide_core::fact::{Fact, NoRoom};
 use kvtide_core::front::Front;
-use kvtide_core::names::{Connection, Reply, Ticket};
+use kvtide_core::names::{AdapterId, Connection, Reply, Ticket};
 use kvtide_core::rng::Rng;
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
@@ -35,6 +37,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 use streams::{Holding, Stream};
+use tiers::{Job, Tier};
 
 pub(crate) type Step = Result<(), String>;
 
@@ -123,6 +126,24 @@ pub(crate) enum Action {
     Crash {
         process: ProcessId,
     },
+    /// A lower tier joins the roster.
+    Join {
+        tier: usize,
+    },
+    /// More of what lay there is told.
+    Scan {
+        tier: usize,
+        adapter: AdapterId,
+    },
+    /// An order goes on.
+    Toil {
+        ticket: Ticket,
+    },
+    /// What a tier has done so far is durable, with so many notes.
+    Flush {
+        tier: usize,
+        notes: usize,
+    },
 }
 
 struct Planned {
@@ -165,6 +186,12 @@ pub struct World {
     holdings: BTreeMap<u64, Holding>,
     holdings_made: u64,
     streams: BTreeMap<Ticket, Stream>,
+    tiers: Vec<Tier>,
+    jobs: BTreeMap<Ticket, Job>,
+    /// Tiers that the server at hand has had on its roster.
+    joined: u16,
+    garbage_made: u64,
+    foreign_made: u64,
     instances_made: i64,
     library: Library,
     front: Front,
@@ -203,6 +230,11 @@ impl World {
             holdings: BTreeMap::new(),
             holdings_made: 0,
             streams: BTreeMap::new(),
+            tiers: Vec::new(),
+            jobs: BTreeMap::new(),
+            joined: 0,
+            garbage_made: 0,
+            foreign_made: 0,
             instances_made: 0,
             grown: 0,
             grown_at: Instant::ZERO,
@@ -216,6 +248,7 @@ impl World {
         world.found_groups();
         world.plan_in(Duration::ZERO, Action::Grow);
         world.plan(world.profile.gap, Action::Fault);
+        world.found_tiers();
         world
     }
 
@@ -326,6 +359,10 @@ impl World {
             Action::Fault => self.fault(),
             Action::ForcedClear => self.forced_clear(),
             Action::Crash { process } => self.crash(process),
+            Action::Join { tier } => self.rejoin(tier),
+            Action::Scan { tier, adapter } => self.scan(tier, adapter),
+            Action::Toil { ticket } => self.toil(ticket),
+            Action::Flush { tier, notes } => self.flush(tier, notes),
         }
     }
 
@@ -404,6 +441,7 @@ impl World {
                 Seen::Receiving { ticket, slots, chunks, reply } => {
                     self.receiving(reply, ticket, slots, chunks);
                 }
+                Seen::Ordered(order) => self.ordered(order)?,
             }
         }
         Ok(())

@@ -24,13 +24,14 @@ use crate::config::{AdapterSetup, Limits};
 use crate::effect::{Effect, Note, Outbox};
 use crate::engine::alarms::{Alarm, Alarms};
 use crate::engine::demote::Demote;
-use crate::engine::l1::L1;
+use crate::engine::l1::{Key, L1};
 use crate::engine::memory::slots_bytes;
+use crate::engine::scopes::{ScopeKey, Scopes};
 use crate::engine::turn::Turn;
 use crate::event::LoadOutcome;
 use crate::fact::{AdapterGauges, AdapterState, Fact, FactKey, L2Removal};
 use crate::limits;
-use crate::names::{AdapterId, L2Key, Seal, Ticket};
+use crate::names::{AdapterId, L2Key, Layout, Seal, Ticket};
 use crate::slots::{SlotName, Slots};
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
@@ -182,6 +183,16 @@ impl Adapters {
     pub(crate) fn staying(&self) -> impl Iterator<Item = &Adapter> {
         let leaves = |state| matches!(state, AdapterState::Draining | AdapterState::Gone);
         self.list.iter().filter(move |adapter| !leaves(adapter.state))
+    }
+
+    /// Whether an adapter that stays, and keeps what it is given, has an object of L1.
+    pub(crate) fn keep(&self, scopes: &Scopes, key: &Key) -> bool {
+        let below = ScopeKey { layout: Layout::UNKNOWN, ..*scopes.key(key.scope) };
+        let Some(scope) = scopes.scope(&below) else { return false };
+        let key = L2Key { hash: key.hash, scope };
+        self.staying().filter(|adapter| adapter.setup.keeps_data).any(|adapter| {
+            adapter.shelf.find(&key).is_some_and(|(_, entry)| entry.is_loadable())
+        })
     }
 
     /// What an adapter is known to hold under a key. Nothing that can be had, where nothing is

@@ -262,8 +262,14 @@ impl L1 {
         }
     }
 
-    /// Lets go of objects that nothing holds any more. True while there are more.
-    pub fn drop_leaving(&mut self, work: &mut Work, out: &mut Outbox) -> bool {
+    /// Lets go of objects that nothing holds any more. True while there are more. `is_below` says
+    /// whether a lower tier has one: it may have lost it while somebody held it here (I-22).
+    pub fn drop_leaving(
+        &mut self,
+        work: &mut Work,
+        out: &mut Outbox,
+        is_below: impl Fn(&Scopes, &Key) -> bool,
+    ) -> bool {
         while let Some(id) = self.leaving.pop() {
             if work.is_spent() {
                 self.leaving.push(id);
@@ -272,9 +278,13 @@ impl L1 {
             work.spend(1);
             let Some(object) = self.objects.find(id.0) else { continue };
             let is_free = object.state == State::Resident && !object.held;
-            if let Some(why) = object.leaves.filter(|_| is_free) {
-                self.evict(id, why, out);
+            let Some(why) = object.leaves.filter(|_| is_free) else { continue };
+            let key = Key { hash: object.hash, scope: object.scope };
+            if why == Removal::Demoted && !is_below(&self.scopes, &key) {
+                self.stay(id);
+                continue;
             }
+            self.evict(id, why, out);
         }
         false
     }

@@ -10,7 +10,7 @@ use super::turn::Turn;
 use crate::effect::Outbox;
 use crate::event::{Event, LoadOutcome};
 use crate::format::names::{HashBytes, ObjectName};
-use crate::names::{ChunkHash, L2Key, Ticket};
+use crate::names::{ChunkHash, L2Key, Layout, ScopeId, Ticket};
 use crate::slots::SlotName;
 use alloc::borrow::Cow;
 pub(super) use stores::tiers_some;
@@ -122,6 +122,11 @@ impl Engine {
             hash: HashBytes::from(key.hash),
             salt,
         }
+    }
+
+    /// The layout of objects of a scope that a fact has just named.
+    pub fn layout_of(&self, scope: ScopeId) -> Layout {
+        self.l1.scopes.key(scope).layout
     }
 
     /// A lower tier takes longer than it may.

@@ -4,6 +4,7 @@ use super::{Bench, Lent, Open, Seen, is_answer_to, transfer};
 use crate::calls::Call;
 use crate::model::{Delivered, Granted, News, ObjectNumber, Rejected};
 use crate::reach::State;
+use kvtide_core::fact::{Fact, LookupStop};
 use kvtide_core::effect::{Answer, Effect, Outbox, Refusal, Slot, SlotRange};
 use kvtide_core::names::{Layout, Place, Reply, Ticket};
 
@@ -48,7 +49,8 @@ impl Bench {
                     let what = (*slots, *layout);
                     seen.push(self.receiving(*reply, *ticket, what, news, out)?);
                 }
-                _ => todo!("lower tiers in the simulation"),
+                // Orders for lower tiers are looked at when all is answered.
+                _ => {}
             }
         }
         Ok(())
@@ -78,10 +80,10 @@ impl Bench {
             (Call::Ping { instance }, Answer::Bool(flag)) => self.model.ping(*instance, *flag)?,
             (Call::Lookup { .. } | Call::EndSession { .. } | Call::Clear { .. }, Answer::None) => {}
             (Call::Query { request }, Answer::None) => {
-                self.model.result(request, open.serial, None)?;
+                self.model.result(request, open.serial, None, false)?;
             }
             (Call::Query { request }, Answer::Count(count)) => {
-                self.model.result(request, open.serial, Some(*count))?;
+                self.model.result(request, open.serial, Some(*count), is_miss(out))?;
             }
             (Call::Wait { request, wait }, Answer::None) => {
                 if open.parked {
@@ -90,13 +92,13 @@ impl Bench {
                     }
                     self.reach.met(State::WaitTimedOut);
                 }
-                self.model.result(request, open.serial, None)?;
+                self.model.result(request, open.serial, None, false)?;
             }
             (Call::Wait { request, .. }, Answer::Count(count)) => {
                 if open.parked && *count > 0 {
                     self.reach.met(State::WaitParked);
                 }
-                self.model.result(request, open.serial, Some(*count))?;
+                self.model.result(request, open.serial, Some(*count), is_miss(out))?;
             }
             (Call::Free { range }, Answer::None) => self.model.free(range, news.no_such_hold)?,
             (call, answer) => {
@@ -213,6 +215,17 @@ impl Bench {
         let lent = self.lend(&slots, &numbers, layout)?;
         Ok(Seen::Receiving { reply, ticket, slots: lent, chunks: all.len() as u32 })
     }
+}
+
+/// A lookup was told to end as there is nothing more to be had.
+fn is_miss(out: &Outbox) -> bool {
+    let is_miss = |fact: &Fact| match fact {
+        Fact::LookupTaken { stop, .. } => {
+            matches!(stop, LookupStop::Absent | LookupStop::RankMissing | LookupStop::InFlight)
+        }
+        _ => false,
+    };
+    out.facts.iter().any(is_miss)
 }
 
 /// Positions of granted slots, and where their bytes go.

@@ -42,6 +42,7 @@ impl Bench {
             };
             self.reach.met(met);
         }
+        self.count_below(out);
         match input {
             Input::ReceiveEnded { outcome: BodyOutcome::Short, .. } => {
                 self.reach.met(State::PickleShort);

@@ -39,10 +39,29 @@ impl Bench {
         }
     }
 
-    pub(super) fn news(&self, out: &Outbox) -> Result<News, String> {
+    pub(super) fn news(&mut self, input: &Input, out: &Outbox) -> Result<News, String> {
         let mut news = News::default();
+        // What is reserved and published is a client's, or a load's.
+        let is_client = matches!(input, Input::Asked { call, .. } if call.stores())
+            || matches!(input, Input::ReceiveEnded { .. });
         for fact in &out.facts {
+            self.tier_news(fact, out, &mut news.below);
             match fact {
+                Fact::WriteReserved { keys } if !is_client => {
+                    for key in keys.of(&out.keys) {
+                        self.learn_scope(key.scope, key);
+                    }
+                    let keys = self.keys(*keys, out)?;
+                    news.uses.extend(keys.into_iter().map(|key| (key, Use::Reserved)));
+                }
+                Fact::WriteFinished { keys } if !is_client => {
+                    let keys = self.keys(*keys, out)?;
+                    news.uses.extend(keys.into_iter().map(|key| (key, Use::Published)));
+                }
+                Fact::WriteAborted { keys, why: Abort::Load | Abort::Digest } => {
+                    let keys = self.keys(*keys, out)?;
+                    news.uses.extend(keys.into_iter().map(|key| (key, Use::GivenUp)));
+                }
                 Fact::WriteReserved { keys } => news.reserved.extend(self.keys(*keys, out)?),
                 Fact::WriteFinished { keys } => news.committed.extend(self.keys(*keys, out)?),
                 Fact::WriteAborted { keys, why } => {
@@ -54,7 +73,7 @@ impl Bench {
                         }
                         Abort::ForcedClear => Aborted::Forced,
                         Abort::Body => Aborted::Body,
-                        Abort::Load | Abort::Digest => todo!("lower tiers"),
+                        Abort::Load | Abort::Digest => unreachable!("dealt with above"),
                     };
                     let keys = self.keys(*keys, out)?;
                     news.aborted.extend(keys.into_iter().map(|key| (key, why)));
@@ -65,9 +84,9 @@ impl Bench {
                         Removal::Pressure => Removed::ForRoom,
                         Removal::Clear => Removed::Cleared,
                         Removal::ForcedClear => Removed::Forced,
-                        Removal::Temporary | Removal::Demoted | Removal::Operator => {
-                            todo!("lower tiers")
-                        }
+                        Removal::Temporary => Removed::Temporary,
+                        Removal::Demoted => Removed::Demoted,
+                        Removal::Operator => Removed::Forced,
                     };
                     let keys = self.keys(*keys, out)?;
                     news.uses.extend(keys.into_iter().map(|key| (key, Use::Removed(why))));
@@ -174,7 +193,7 @@ impl Bench {
         Ok(())
     }
 
-    fn keys(&self, range: KeyRange, out: &Outbox) -> Result<Vec<Key>, String> {
+    pub(super) fn keys(&self, range: KeyRange, out: &Outbox) -> Result<Vec<Key>, String> {
         let named = range.of(&out.keys).iter().map(|key| {
             let scope = self.scopes.get(&key.scope).ok_or("I-49: news of an unknown scope")?;
             Ok(Key { scope: scope.clone(), hash: key.hash })

@@ -13,15 +13,25 @@ impl Bench {
     /// An operator's question has one answer, at once (P2).
     pub(super) fn operator_answers(&self, input: &Input, out: &Outbox) -> Result<(), String> {
         let asked = match input {
-            Input::OperatorClear { operator, .. } => Some(*operator),
+            Input::OperatorClear { operator, .. }
+            | Input::OperatorQuota { operator, .. }
+            | Input::OperatorRemove { operator, .. } => Some(*operator),
             _ => None,
         };
         let answers = out.effects.iter().filter_map(|effect| match effect {
             Effect::OperatorAnswer { operator, answer } => Some((operator.0, *answer)),
             _ => None,
         });
-        let expected = asked.map(|operator| (operator, OperatorAnswer::Done));
-        if !answers.eq(expected) {
+        // Of a quota that is taken away it is said whether there was one.
+        let is_removal = matches!(input, Input::OperatorQuota { bytes: None, .. });
+        let good = |answer: &OperatorAnswer| match answer {
+            OperatorAnswer::Removed(_) => is_removal,
+            answer => *answer == OperatorAnswer::Done && !is_removal,
+        };
+        let answered: Vec<(u64, OperatorAnswer)> = answers.collect();
+        let is_right = answered.iter().map(|(operator, _)| *operator).eq(asked)
+            && answered.iter().all(|(_, answer)| good(answer));
+        if !is_right {
             return Err("P2: an operator has not exactly one answer".into());
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! A server of which nothing is left, and the next one: a memory-only server begins with nothing,
-//! so whatever it serves was stored after its start.
+//! A server of which nothing is left, and the next one: it begins with nothing in memory, so
+//! whatever it serves was stored after its start, or lay in a lower tier.
 
 use super::Bench;
 use kvtide_core::config::Config;
@@ -13,6 +13,7 @@ impl Bench {
         let old = std::mem::replace(self, Bench::new(config, 0));
         self.reach = old.reach;
         self.transcript = old.transcript;
+        self.ledger = old.ledger;
         self.replies = old.replies;
         self.now = old.now;
         self.rows_max = old.rows_max;

@@ -51,7 +51,9 @@ impl Model {
         for copy in self.copies.values() {
             surely.extend(copy.objects.iter().map(|(_, number)| *number));
         }
+        surely.extend(self.below.in_flight());
         let mut maybe = self.holds.objects.clone();
+        maybe.extend(self.below.demoting());
         for copy in &self.holds.copies {
             maybe.extend(copy.objects.iter().map(|(_, number)| *number));
         }
@@ -101,26 +103,36 @@ impl Model {
             .flat_map(|copy| copy.objects.iter().map(|(_, number)| *number))
             .filter(|number| self.object(*number).state == State::Gone)
             .collect();
-        self.index.len() + gone.len()
+        let below = self.below.in_flight().chain(self.below.demoting());
+        let below: BTreeSet<ObjectNumber> = below
+            .filter(|number| self.object(*number).state == State::Gone)
+            .filter(|number| !gone.contains(number))
+            .collect();
+        self.index.len() + gone.len() + below.len()
     }
 
     /// Everything that has a place in the arena or may still have one.
     pub(super) fn placed(&self) -> BTreeSet<ObjectNumber> {
         let copies = self.copies.values().chain(&self.holds.copies);
         let pinned = copies.flat_map(|copy| copy.objects.iter().map(|(_, number)| *number));
-        pinned.chain(self.index.values().copied()).collect()
+        let below = self.below.in_flight();
+        pinned.chain(self.index.values().copied()).chain(below).collect()
     }
 
     /// All deadlines up to `settled` were acted upon. Where no work is left over either, whatever
     /// was uncertain has been decided; where something should have ended by now, it must have.
     pub fn settle(&mut self, settled: Option<Instant>) -> Verdict {
         self.settled = self.settled.max(settled.unwrap_or_default());
+        if self.below.has_failed {
+            self.excuse(None);
+        }
         if self.turn.is_working {
             return Ok(());
         }
         self.holds = Leaving::default();
         self.decide_lookups();
         self.settle_pass()?;
+        self.settle_below()?;
         let mut written = BTreeSet::new();
         for copy in self.copies.values().filter(|copy| copy.kind() == Kind::Store) {
             written.extend(copy.objects.iter().map(|(_, number)| *number));
@@ -131,6 +143,9 @@ impl Model {
                 State::Resident => {
                     check(object.readable != Sure::No, "I-49: cleared, swept and never told")?;
                     object.readable = Sure::Yes;
+                }
+                State::Staged if self.below.loading.contains_key(number) => {
+                    check(!object.forced, "I-49: cleared by force, swept and never told")?;
                 }
                 State::Staged => {
                     let writing = written.contains(number);

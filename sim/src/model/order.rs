@@ -3,7 +3,7 @@
 //! The order of last use is kept as plainly as it can be: a number for every use, and whatever goes
 //! first must have the least of all that could go.
 
-use super::{Model, News, ObjectNumber, Refused, Removed, Use, Verdict, check};
+use super::{Model, News, ObjectNumber, Refused, State, Removed, Use, Verdict, check};
 use crate::calls::Range;
 use crate::model::Key;
 use std::collections::BTreeSet;
@@ -15,10 +15,13 @@ impl Model {
             return Ok(());
         }
         let (surely, maybe) = self.held();
-        let size = self.size_asked_for(news);
+        let size = asked.and_then(|_| self.size_asked_for(news));
         for (key, what) in &news.uses {
             match what {
                 Use::Touched => self.touched(key),
+                Use::Reserved => self.stage_load(key)?,
+                Use::Published => self.publish_load(key)?,
+                Use::GivenUp => self.load_given_up(key)?,
                 Use::Removed(why) => {
                     if *why == Removed::InOrder {
                         self.check_order(key, &maybe, asked, None)?;
@@ -124,7 +127,8 @@ impl Model {
         }
         let reached = used >= self.rules.watermark_bytes;
         check(triggered == reached, "I-37: the pass begins at the watermark")?;
-        if !self.before.is_working && self.holds.copies.is_empty() {
+        let is_known = !self.below.demoting().any(|number| self.is_gone(number));
+        if !self.before.is_working && self.holds.copies.is_empty() && is_known {
             let known = self.used_bytes();
             check(used == known, "I-15: bytes in use are not those of what was handed out")?;
         }
@@ -141,9 +145,15 @@ impl Model {
         if self.used_bytes() < self.rules.watermark_bytes {
             return Ok(());
         }
-        let (_, maybe) = self.held();
+        // A store that ended with this event may have held it while the pass went on.
+        let (_, mut maybe) = self.held();
+        maybe.extend(&self.below.before);
         let mut residents = self.residents().filter(|(_, number)| !maybe.contains(number));
         check(residents.next().is_none(), "I-37: a pass left what could go, above the watermark")
+    }
+
+    fn is_gone(&self, number: ObjectNumber) -> bool {
+        self.object(number).state == State::Gone
     }
 
     /// Bytes of the arena that are handed out.

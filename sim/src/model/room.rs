@@ -126,6 +126,14 @@ impl Model {
         Ok(())
     }
 
+    /// It is not known where everything lies: of loads that have not begun, and of what was cleared
+    /// before its store below L1.
+    pub(super) fn is_unplaced(&self) -> bool {
+        let has_no_place = |number: &ObjectNumber| self.object(*number).place.bytes == 0;
+        let is_gone = |number: ObjectNumber| self.object(number).state == State::Gone;
+        self.below.loading.keys().any(has_no_place) || self.below.demoting().any(is_gone)
+    }
+
     fn published(&self) -> u64 {
         let arena = self.rules.arena;
         (self.grown / arena.block_bytes * arena.block_bytes).min(arena.bytes)
@@ -164,7 +172,7 @@ impl Model {
     /// A slot of a run of this size, or blocks for a new run, are surely free.
     fn has_free_room(&self, slot_bytes: u64) -> bool {
         // What is being emptied, or was, gives nothing out but to who asked for it.
-        if self.kept_for > 0 {
+        if self.kept_for > 0 || self.is_unplaced() {
             return false;
         }
         let arena = self.rules.arena;
@@ -185,7 +193,7 @@ impl Model {
 
     /// Something surely could have gone so that there was room.
     fn could_make_room(&self, slot_bytes: u64, range: &Range) -> bool {
-        if self.kept_for > 0 {
+        if self.kept_for > 0 || self.is_unplaced() {
             return false;
         }
         let lying = self.lying(Some(range));

@@ -1,7 +1,9 @@
 //! Lookups: what each may answer, and what it holds (I-3, I-11..I-14, I-26, I-28).
 
+use super::orders::LONGEST;
 use super::{Key, Model, ObjectNumber, Scope, Sure, Verdict, check};
 use crate::calls::Range;
+use crate::orders::Name;
 use kvtide_core::names::ChunkHash;
 use kvtide_core::time::Instant;
 use std::collections::BTreeSet;
@@ -37,6 +39,12 @@ pub struct Session {
     last_used: (Instant, Instant),
     /// Releases that may not have been acted upon yet.
     freeing: Vec<core::ops::Range<usize>>,
+    /// Since when it may wait for lower tiers, if it may.
+    below_since: Option<Instant>,
+    /// Something came between it and what lower tiers have.
+    is_excused: bool,
+    /// Chunks that L1 and lower tiers together surely had.
+    low_below: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +55,8 @@ struct Watch {
     /// Present at some time.
     ever: bool,
     object: Option<ObjectNumber>,
+    /// Where it is not in L1, a lower tier surely has it, and did so from the beginning.
+    is_below: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -125,6 +135,9 @@ impl Session {
         self.high = leading(|cell| cell.ever);
         let is_exact = !self.is_vague && !self.may_be_short;
         self.low = if is_exact { leading(|cell| cell.always) } else { 0 };
+        let known = |cell: &Watch| cell.always || cell.is_below;
+        let known = watch.chunks(rows).take_while(|chunk| chunk.iter().all(known)).count() as u32;
+        self.low_below = if is_exact && !self.is_excused { known } else { 0 };
         let certain = self.low as usize * rows;
         let cells = watch.into_iter().take(self.high as usize * rows).enumerate();
         let readers = self.readers;
@@ -168,6 +181,19 @@ impl Session {
         self.last_used.1 = now;
     }
 
+    /// It is not decided, and this is one of its keys.
+    pub(super) fn watches(&self, key: &Key) -> bool {
+        self.watch.iter().any(|watch| watch.key == *key)
+    }
+
+    /// It surely holds what is under this name.
+    pub(super) fn holds_some(&self, model: &Model, name: &Name) -> bool {
+        self.is_alive(model)
+            && self.cells.iter().any(|cell| {
+                cell.leased == Sure::Yes && cell.least > 0 && cell.key.name() == *name
+            })
+    }
+
     fn learn_hit(&mut self, hit: u32) {
         (self.low, self.high) = (hit, hit);
         self.cells.truncate(hit as usize * self.rows.len());
@@ -202,8 +228,9 @@ impl Model {
             return check(full, "P3: a lookup was refused by a table with room");
         }
         let session = self.new_session(range);
+        let waits = session.below_since.is_some();
         self.sessions.insert(range.request.clone(), session);
-        if !self.turn.is_spent {
+        if !self.turn.is_spent && !waits {
             let until = self.now + self.rules.read_ttl;
             let session = self.sessions.get_mut(&range.request).expect("inserted above");
             session.decide(until);
@@ -231,7 +258,20 @@ impl Model {
                 let key = Key { scope: row.clone(), hash: *hash };
                 let (readable, object) = self.presence(&key);
                 let (always, ever) = (readable == Sure::Yes, readable != Sure::No);
-                watch.push(Watch { key, always, ever, object: object.filter(|_| always) });
+                let is_below = !always && self.index.get(&key).is_none_or(|n| self.is_loading(*n))
+                    && self.surely_loadable(&key);
+                let object = object.filter(|_| always);
+                watch.push(Watch { key, always, ever, object, is_below });
+            }
+        }
+        // What L1 has not, lower tiers are asked for.
+        let is_short = watch.iter().any(|watch| !watch.always);
+        let below_since = (is_short && self.goes_below()).then_some(self.now);
+        for watch in &watch {
+            if let Some(number) = self.index.get(&watch.key) {
+                // Who finds it is the second to want it.
+                let object = &mut self.objects[number.0 as usize];
+                object.temporary = object.temporary.min(Sure::Maybe);
             }
         }
         let may_be_short = self.cells_at_most() + watch.len() > self.rules.lease_cells;
@@ -256,15 +296,28 @@ impl Model {
             until: (self.now + self.rules.read_ttl, Instant::FAR),
             last_used: (self.now, self.now),
             freeing: Vec::new(),
+            below_since,
+            is_excused: self.rules.few_loads,
+            low_below: 0,
+        }
+    }
+
+    /// Something went wrong below L1, or a client has begun to write one of these keys.
+    pub(super) fn excuse(&mut self, written: Option<&Key>) {
+        for session in self.sessions.values_mut().filter(|session| !session.is_decided) {
+            let is_written = written.is_none_or(|key| session.watches(key));
+            session.is_excused |= is_written;
         }
     }
 
     /// No work is left over: every lookup has its result, every release has arrived.
     pub(super) fn decide_lookups(&mut self) {
         let until = self.now + self.rules.read_ttl;
+        let (waits, settled) = (self.waits_below(), self.settled);
         for session in self.sessions.values_mut() {
             session.finish_frees();
-            if !session.is_decided {
+            let may_wait = session.below_since.is_some_and(|since| since + LONGEST > settled);
+            if !session.is_decided && !(waits && may_wait) {
                 session.decide(until);
             }
         }
@@ -315,7 +368,13 @@ impl Model {
 
     /// An answer to `query` or `wait`: a count once, then 0; nothing only while it may be looking.
     /// `serial` is the session that a parked wait was about.
-    pub fn result(&mut self, request: &str, serial: Option<u64>, got: Option<u64>) -> Verdict {
+    pub fn result(
+        &mut self,
+        request: &str,
+        serial: Option<u64>,
+        got: Option<u64>,
+        is_miss: bool,
+    ) -> Verdict {
         let forgotten = self.sessions.get(request).is_some_and(|known| known.is_forgotten(self));
         let now = self.now;
         let current = self.sessions.get_mut(request).filter(|known| Some(known.serial) == serial);
@@ -345,6 +404,8 @@ impl Model {
             let idle = now >= session.last_used.0 + self.rules.session_ttl;
             let ran_out = got == 0 && (idle || now >= session.until.0);
             check(ran_out || got >= session.low as u64, "I-27: less than was there all the time")?;
+            let is_less = is_miss && !ran_out && got < session.low_below as u64;
+            check(!is_less, "I-27: less than L1 and lower tiers had all the time")?;
             if !session.is_vague || got > 0 {
                 session.learn_hit(got as u32);
             }
@@ -365,6 +426,8 @@ impl Model {
             let (low, high) = (session.low, session.high);
             return Err(format!("I-27, I-28: {got} chunks hit, not within {low}..={high}"));
         }
+        let is_less = is_miss && got < session.low_below as u64;
+        check(!is_less, "I-27: less than L1 and lower tiers had all the time")?;
         session.used(now);
         session.learn_hit(got as u32);
         Ok(())

@@ -79,6 +79,7 @@ impl Model {
             if let Some((_, place)) = place {
                 check(refused.is_empty(), "F18: a slot beyond the first without room")?;
                 check(!self.index.contains_key(&key), "I-4: a slot for what is there already")?;
+                self.excuse(Some(&key));
                 objects.push(self.stage(key.clone(), *place));
                 keys.push(key);
                 continue;
@@ -104,7 +105,7 @@ impl Model {
         Ok((objects, is_short))
     }
 
-    fn stage(&mut self, key: Key, place: Place) -> ObjectNumber {
+    pub(super) fn stage(&mut self, key: Key, place: Place) -> ObjectNumber {
         let number = ObjectNumber(self.objects.len() as u64);
         self.index.insert(key.clone(), number);
         let is_heir = self.taken.contains(&key);
@@ -117,6 +118,7 @@ impl Model {
             place,
             used: 0,
             is_heir,
+            temporary: Sure::No,
         });
         number
     }
@@ -253,6 +255,7 @@ impl Model {
                     object.readable = Sure::Yes;
                     published += 1;
                     self.became_present(&key);
+                    self.owe(*number);
                 } else {
                     check(object.state == State::Gone, "I-52: neither committed nor aborted")?;
                 }

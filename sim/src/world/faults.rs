@@ -44,6 +44,7 @@ impl World {
         if self.chance(faults.unregister) {
             self.unregister();
         }
+        self.tier_faults()?;
         if self.chance(faults.late_tick / 8) {
             self.tally.came("tick early");
             // An early tick is as harmless as a late one.

@@ -5,10 +5,12 @@ use super::{ProcessId, Step, World};
 use crate::rest::{self, TICKS};
 use crate::transcript::Input;
 use kvtide_core::time::Duration;
+use std::cmp::Reverse;
 
 impl World {
     pub(super) fn heal(&mut self) -> Step {
         self.is_healing = true;
+        self.heal_tiers();
         self.finish_work()?;
         for process in 0..self.processes.len() {
             if self.rng.below(2) == 0 {
@@ -54,23 +56,33 @@ impl World {
         let end = self.now + longest;
         // Once in small steps to the first deadlines, then in large ones.
         for _ in 0..TICKS {
-            let Some((at, _)) = self.bench.engine().deadline() else { break };
-            if at > end {
-                break;
+            let due = self.bench.engine().deadline().map(|(at, _)| at);
+            let next = self.queue.peek().map(|Reverse(planned)| planned.at);
+            match (due, next) {
+                (_, Some(next)) if next <= end && due.is_none_or(|due| next < due) => {
+                    self.step()?;
+                }
+                (Some(due), _) if due <= end => {
+                    self.now = self.now.max(due);
+                    self.feed(Input::Tick)?;
+                }
+                _ => break,
             }
-            self.now = self.now.max(at);
-            self.feed(Input::Tick)?;
         }
         while self.now < end {
             self.now = end.min(self.now + longest / 8);
             for _ in 0..TICKS {
+                // What lower tiers were asked for meanwhile.
+                while self.queue.peek().is_some_and(|planned| planned.0.at <= self.now) {
+                    self.step()?;
+                }
                 self.feed(Input::Tick)?;
                 if self.bench.engine().deadline().is_none_or(|(at, _)| at > self.now) {
                     break;
                 }
             }
         }
-        Ok(())
+        self.finish_work()
     }
 }
 

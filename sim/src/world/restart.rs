@@ -1,5 +1,5 @@
-//! The server crashes and another one takes its place: the engine, the arena and everything that a
-//! memory-only server knows are gone. Clients notice that their connections have ended and come
+//! The server crashes and another one takes its place: the engine, the arena and everything that
+//! was in memory only are gone; lower tiers are there, with what was durable. Clients notice that their connections have ended and come
 //! back, some without a word about who they are; what they had on its way comes to nothing.
 
 use super::bytes::Link;
@@ -26,10 +26,17 @@ impl World {
         self.queue.retain(|planned| {
             let of_server = matches!(
                 planned.0.action,
-                Action::Flow { .. } | Action::StaleEnding { .. } | Action::Grow
+                Action::Flow { .. }
+                    | Action::StaleEnding { .. }
+                    | Action::Grow
+                    | Action::Join { .. }
+                    | Action::Scan { .. }
+                    | Action::Toil { .. }
+                    | Action::Flush { .. }
             );
             !of_server
         });
+        self.crash_tiers();
         self.restarts += 1;
         self.grown = 0;
         self.front = Front::new(&self.profile.config);

@@ -35,7 +35,7 @@ impl Adapters {
             let adapter = self.get_mut(id);
             let scrub = &mut adapter.scrub;
             let may = adapter.state == AdapterState::Ready && scrub.in_flight < SCRUBS_MAX;
-            if !may || scrub.credit <= 0 || adapter.shelf.is_empty() {
+            if !may || scrub.credit <= 0 || adapter.shelf.is_empty() || turn.is_spent() {
                 return;
             }
             let at = scrub.at;

@@ -113,6 +113,26 @@ impl Promote {
             self.tell_failed(turn, name, PrefetchFailure::SlowerThanRecompute);
             return Step::Cut(LookupStop::SlowerThanRecompute);
         }
+        // Room that is made for one row is not made of what another one has in L1.
+        let in_l1 = sources.iter().filter_map(|source| match source {
+            Source::InL1(object) => Some(*object),
+            _ => None,
+        });
+        let kept: SmallVec<[ObjectId; 4]> = in_l1.collect();
+        kept.iter().for_each(|object| turn.l1.pin(*object));
+        let step = self.plan_rows(turn, adapters, name, sources, (staged, ordered));
+        kept.iter().for_each(|object| turn.l1.unpin(*object));
+        step
+    }
+
+    fn plan_rows(
+        &mut self,
+        turn: &mut Turn,
+        adapters: &mut Adapters,
+        name: SlotName,
+        sources: SmallVec<[Source; 4]>,
+        (staged, ordered): (&mut SmallVec<[ObjectId; 16]>, &mut SmallVec<[AdapterId; 4]>),
+    ) -> Step {
         // A chunk is planned whole or not at all; what was taken of one that was given up half-way
         // lies behind the end and goes back with the rest.
         let done = {

@@ -1,0 +1,391 @@
+//! Lower tiers: what may be ordered from them and when, what they owe, and what a lookup may wait
+//! for (I-18 … I-25, I-31 … I-34).
+
+use super::{Key, Model, ObjectNumber, State, Sure, Verdict, check};
+use crate::orders::{Name, Order, Setup};
+use kvtide_core::fact::{AdapterState, L2LoadEnd, L2Removal, L2StoreEnd};
+use kvtide_core::fact::{PrefetchFailure, StoreDrop};
+use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Ticket};
+use kvtide_core::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// News of a lower tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TierNews {
+    State { adapter: AdapterId, state: AdapterState },
+    StoreEnded { adapter: AdapterId, name: Name, end: L2StoreEnd },
+    StoreDropped { adapter: AdapterId, name: Name, why: StoreDrop },
+    LoadEnded { adapter: AdapterId, name: Name, end: L2LoadEnd },
+    Has { adapter: AdapterId, name: Name, bytes: u64 },
+    HasNoMore { adapter: AdapterId, name: Name, why: L2Removal },
+    Failed { why: PrefetchFailure },
+}
+
+/// One tier of the roster.
+#[derive(Clone, Debug)]
+pub(super) struct Tier {
+    pub setup: Rc<Setup>,
+    pub state: AdapterState,
+    pub is_removed: bool,
+    pub is_closed: bool,
+    /// What it is told to hold, or may have been.
+    pub has: BTreeMap<Name, Has>,
+    /// Layouts of what it was given to store last.
+    pub layouts: BTreeMap<Name, Layout>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Has {
+    pub bytes: u64,
+    /// Since which event its digest is known for sure.
+    pub sealed: Option<u64>,
+    /// It may have been wanted before.
+    pub was_wanted: bool,
+    /// Of what it was surely stored as.
+    pub layout: Option<Layout>,
+}
+
+/// An order without its ending.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    pub order: Order,
+    pub since: Instant,
+    pub is_cancelled: bool,
+}
+
+/// An object on its way into L1, or given up on that way.
+#[derive(Clone, Debug)]
+pub(super) struct Loading {
+    /// The event in which its place was reserved.
+    pub begun: u64,
+    pub has_place: bool,
+    pub is_sealed: bool,
+}
+
+/// What came of one object's stores below L1.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Demotion {
+    /// Tiers that have not answered.
+    pub owed: u32,
+    /// Tiers that keep data and have it, and tiers that have failed.
+    pub good: u32,
+    pub bad: u32,
+    /// Nothing is certain of it.
+    pub is_vague: bool,
+}
+
+/// A store that a tier owes an answer for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    pub object: ObjectNumber,
+    pub must: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Below {
+    pub tiers: Vec<Tier>,
+    pub flights: BTreeMap<Ticket, Flight>,
+    pub loading: BTreeMap<ObjectNumber, Loading>,
+    pub owed: BTreeMap<(AdapterId, Name), Vec<Owed>>,
+    pub demotions: BTreeMap<ObjectNumber, Demotion>,
+    pub events: u64,
+    /// What was on its way below L1 before this event.
+    pub before: BTreeSet<ObjectNumber>,
+    /// Something went wrong below L1 in this event.
+    pub has_failed: bool,
+}
+
+impl Below {
+    pub fn tier(&mut self, adapter: AdapterId) -> Result<&mut Tier, String> {
+        let found = self.tiers.get_mut(adapter.0 as usize);
+        found.ok_or_else(|| "I-33: news or an order of an unknown tier".into())
+    }
+
+    /// Orders of one kind under way in one tier.
+    pub fn count(&self, adapter: AdapterId, is_kind: fn(&Order) -> bool) -> usize {
+        let of = |flight: &&Flight| flight.order.adapter() == Some(adapter) && is_kind(&flight.order);
+        self.flights.values().filter(of).count()
+    }
+
+    /// Objects of L1 that an order under way reads or writes.
+    pub fn in_flight(&self) -> impl Iterator<Item = ObjectNumber> {
+        self.flights.values().filter_map(|flight| match &flight.order {
+            Order::Store { what, .. } | Order::Load { what, .. } | Order::Digest { what, .. } => {
+                Some(what.object)
+            }
+            _ => None,
+        })
+    }
+
+    /// Objects that wait to be stored below L1, or are being stored.
+    pub fn demoting(&self) -> impl Iterator<Item = ObjectNumber> {
+        self.owed.values().flatten().map(|owed| owed.object)
+    }
+
+    /// Whether such an order is under way for one object of one tier.
+    pub fn has_order(&self, adapter: AdapterId, name: &Name, is_kind: fn(&Order) -> bool) -> bool {
+        let of_name = |order: &Order| match order {
+            Order::Store { name: of, .. }
+            | Order::Load { name: of, .. }
+            | Order::Delete { name: of, .. }
+            | Order::Scrub { name: of, .. } => of == name,
+            _ => false,
+        };
+        self.flights.values().any(|flight| {
+            let order = &flight.order;
+            order.adapter() == Some(adapter) && is_kind(order) && of_name(order)
+        })
+    }
+
+    pub fn serves(&self) -> impl Iterator<Item = (AdapterId, &Tier)> {
+        let serves = |(_, tier): &(AdapterId, &Tier)| {
+            matches!(tier.state, AdapterState::Scanning | AdapterState::Ready)
+        };
+        (0..).map(AdapterId).zip(&self.tiers).filter(serves)
+    }
+}
+
+impl Model {
+    pub fn next_event(&mut self) {
+        self.below.events += 1;
+        self.below.has_failed = false;
+        self.below.before = self.below.in_flight().chain(self.below.demoting()).collect();
+    }
+
+    pub fn adapter_added(&mut self, adapter: AdapterId, setup: &Rc<Setup>) -> Verdict {
+        check(self.below.tiers.len() == adapter.0 as usize, "tiers join in order")?;
+        self.below.tiers.push(Tier {
+            setup: setup.clone(),
+            state: AdapterState::Scanning,
+            is_removed: false,
+            is_closed: false,
+            has: BTreeMap::new(),
+            layouts: BTreeMap::new(),
+        });
+        Ok(())
+    }
+
+    pub fn adapter_scanned(&mut self, adapter: AdapterId, found: &[crate::orders::Found]) {
+        let events = self.below.events;
+        for found in found {
+            // What the table names already it is told nothing new of.
+            let sealed = found.seal.map(|_| events);
+            let has = Has { bytes: found.bytes, sealed, was_wanted: false, layout: None };
+            self.found_below(adapter, &found.name, has);
+        }
+    }
+
+    /// A tier has turned out to have something. Nobody is told of a store that is not needed then.
+    pub(super) fn found_below(&mut self, adapter: AdapterId, name: &Name, has: Has) {
+        let Ok(tier) = self.below.tier(adapter) else { return };
+        tier.has.entry(name.clone()).or_insert(has);
+        for owed in self.below.owed.get_mut(&(adapter, name.clone())).into_iter().flatten() {
+            let demotion = self.below.demotions.entry(owed.object).or_default();
+            demotion.owed -= std::mem::take(&mut owed.must) as u32;
+            demotion.is_vague = true;
+        }
+    }
+
+    pub fn adapter_removed(&mut self, adapter: AdapterId) {
+        if let Ok(tier) = self.below.tier(adapter) {
+            tier.is_removed = true;
+        }
+    }
+
+    /// Whether the engine knew what the bytes of this load have to come to, and will look.
+    pub fn is_sealed(&self, ticket: Ticket) -> bool {
+        let Some(Flight { order: Order::Load { what, .. }, .. }) = self.below.flights.get(&ticket)
+        else {
+            return false;
+        };
+        self.was_sealed(what.object)
+    }
+
+    pub fn was_sealed(&self, object: ObjectNumber) -> bool {
+        self.below.loading.get(&object).is_some_and(|loading| loading.is_sealed)
+    }
+
+    /// A place in L1 was reserved for what a lower tier has.
+    pub(super) fn stage_load(&mut self, key: &Key) -> Verdict {
+        check(!self.index.contains_key(key), "I-34, I-4: a load of what is there already")?;
+        check(self.below.serves().next().is_some(), "I-49: reserved for a load from nowhere")?;
+        let place = Place { arena: ArenaId(0), offset: 0, bytes: 0 };
+        let is_wanted = self.may_be_wanted_again(key);
+        let number = self.stage(key.clone(), place);
+        self.objects[number.0 as usize].temporary = if is_wanted { Sure::Maybe } else { Sure::Yes };
+        let loading = Loading { begun: self.below.events, has_place: false, is_sealed: false };
+        self.below.loading.insert(number, loading);
+        Ok(())
+    }
+
+    /// A load is ordered into a place; `is_cut`: by an event that also gave it up.
+    pub fn begin_load(
+        &mut self,
+        key: &Key,
+        place: Place,
+        is_cut: bool,
+    ) -> Result<ObjectNumber, String> {
+        let is_it = |number: &ObjectNumber| self.object(*number).key == *key;
+        let waits = |(number, loading): (&ObjectNumber, &Loading)| {
+            let is_gone = self.object(*number).state == State::Gone;
+            (!loading.has_place && is_gone == is_cut && is_it(number)).then_some(*number)
+        };
+        let number = self.below.loading.iter().rev().find_map(waits);
+        let number = number.ok_or("I-2, I-34: a load into what is not reserved for it")?;
+        self.below.loading.get_mut(&number).expect("found above").has_place = true;
+        check(key.scope.layout.bytes() == Some(place.bytes), "I-5: a load of another size")?;
+        check(self.has_grown_to(place.offset + place.bytes), "I-17: a load beyond what has grown")?;
+        self.objects[number.0 as usize].place = place;
+        Ok(number)
+    }
+
+    /// A load has come to a good end: it can be read from now on.
+    pub(super) fn publish_load(&mut self, key: &Key) -> Verdict {
+        let number = *self.index.get(key).ok_or("I-49: published what was not reserved")?;
+        let loading = self.below.loading.get(&number);
+        let loading = loading.ok_or("I-7: a client's slots were published without its word")?;
+        check(loading.has_place, "I-7: published without having been loaded")?;
+        let is_reading = self.below.in_flight().any(|object| object == number);
+        check(!is_reading, "R-7: published while it was being loaded")?;
+        let object = &mut self.objects[number.0 as usize];
+        check(object.state == State::Staged, "I-49: published twice")?;
+        check(!object.forced, "a forced clear left something to publish")?;
+        object.state = State::Resident;
+        object.readable = Sure::Yes;
+        let is_wanted = self.may_be_wanted_again(key);
+        let stays = self.rules.retains;
+        self.objects[number.0 as usize].temporary = match (stays, is_wanted) {
+            (true, _) => Sure::No,
+            (false, true) => Sure::Maybe,
+            // Whoever asked for it while it was on its way has wanted it as well.
+            (false, false) => self.objects[number.0 as usize].temporary,
+        };
+        self.became_present(key);
+        self.used(number);
+        let name = key.name();
+        for tier in &mut self.below.tiers {
+            if let Some(has) = tier.has.get_mut(&name) {
+                has.was_wanted = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether more than one lookup may have wanted it, or one before.
+    fn may_be_wanted_again(&self, key: &Key) -> bool {
+        let name = key.name();
+        let before =
+            |tier: &Tier| tier.has.get(&name).is_none_or(|has| has.was_wanted);
+        let asked = self.sessions.values().filter(|known| known.watches(key)).count();
+        asked != 1 || self.below.tiers.iter().any(before)
+    }
+
+    /// A load was given up.
+    pub(super) fn load_given_up(&mut self, key: &Key) -> Verdict {
+        let number = self.index.remove(key).ok_or("I-49: gave up what was not reserved")?;
+        let is_load = self.below.loading.contains_key(&number);
+        check(is_load, "I-7: a client's slots were given up for a load")?;
+        self.objects[number.0 as usize].state = State::Gone;
+        Ok(())
+    }
+
+    /// A client's store was published: every tier owes an answer for it (I-18).
+    pub(super) fn owe(&mut self, number: ObjectNumber) {
+        let name = self.object(number).key.name();
+        let mut demotion = Demotion::default();
+        let takes = |state: AdapterState| {
+            !matches!(state, AdapterState::Draining | AdapterState::Gone)
+        };
+        // A commit of what is on its way already goes along with that, to those that it is for.
+        let is_under_way = self.below.owed.keys().any(|(_, of)| *of == name);
+        for (place, tier) in self.below.tiers.iter().enumerate() {
+            if !takes(tier.state) || tier.is_removed {
+                continue;
+            }
+            let adapter = AdapterId(place as u16);
+            let owed = self.below.owed.entry((adapter, name.clone())).or_default();
+            let is_coalesced = tier.has.contains_key(&name) || is_under_way;
+            let must = !is_coalesced && !tier.setup.on_second_touch;
+            demotion.is_vague |= !must;
+            demotion.owed += must as u32;
+            owed.push(Owed { object: number, must });
+        }
+        self.below.demotions.insert(number, demotion);
+    }
+
+    /// A tier has answered for a name: once, for everybody who waits for it.
+    fn answered(&mut self, adapter: AdapterId, name: &Name, is_good: bool) -> Verdict {
+        let owed = self.below.owed.remove(&(adapter, name.clone())).unwrap_or_default();
+        check(!owed.is_empty(), "I-18: told of a store that nobody waits for, or twice")?;
+        let keeps = self.below.tier(adapter)?.setup.keeps_data;
+        for owed in owed {
+            let demotion = self.below.demotions.entry(owed.object).or_default();
+            demotion.owed -= owed.must as u32;
+            demotion.good += (is_good && keeps) as u32;
+            demotion.bad += !is_good as u32;
+        }
+        Ok(())
+    }
+
+    /// News of tiers, as they came one after the other.
+    pub(super) fn hear_tiers(&mut self, news: &[TierNews]) -> Verdict {
+        for news in news {
+            match news {
+                TierNews::State { adapter, state } => {
+                    let tier = self.below.tier(*adapter)?;
+                    let is_over = tier.state == AdapterState::Gone;
+                    check(!is_over, "I-33: a tier that had gone came back")?;
+                    let leaves = tier.state == AdapterState::Draining;
+                    let may = !leaves || *state == AdapterState::Gone;
+                    check(may, "I-33: a leaving tier stayed")?;
+                    tier.state = *state;
+                    self.below.has_failed = true;
+                }
+                TierNews::StoreEnded { .. } | TierNews::StoreDropped { .. } => {}
+                TierNews::LoadEnded { end, .. } => {
+                    self.below.has_failed |= *end != L2LoadEnd::Loaded;
+                }
+                TierNews::Has { adapter, name, bytes } => {
+                    let tier = self.below.tier(*adapter)?;
+                    let layout = tier.layouts.get(name).copied();
+                    let has = Has { bytes: *bytes, sealed: None, was_wanted: false, layout };
+                    tier.has.entry(name.clone()).or_insert(has);
+                }
+                TierNews::HasNoMore { adapter, name, .. } => {
+                    self.below.tier(*adapter)?.has.remove(name);
+                    self.below.has_failed = true;
+                }
+                TierNews::Failed { .. } => self.below.has_failed = true,
+            }
+        }
+        if self.below.has_failed {
+            self.excuse(None);
+        }
+        Ok(())
+    }
+
+    /// News of stores. After the commit that the same event may be about.
+    pub fn hear_stores(&mut self, news: &[TierNews]) -> Verdict {
+        for news in news {
+            match news {
+                TierNews::StoreEnded { adapter, name, end } => match end {
+                    L2StoreEnd::Stored | L2StoreEnd::Present => {
+                        self.answered(*adapter, name, true)?;
+                        let tier = self.below.tier(*adapter)?;
+                        let layout = tier.layouts.get(name).and_then(Layout::bytes);
+                        let bytes = layout.unwrap_or_default();
+                        let has = Has { bytes, sealed: None, was_wanted: true, layout: None };
+                        tier.has.entry(name.clone()).or_insert(has);
+                    }
+                    L2StoreEnd::NoSpace | L2StoreEnd::Io | L2StoreEnd::TimedOut => {}
+                },
+                TierNews::StoreDropped { adapter, name, .. } => {
+                    self.answered(*adapter, name, false)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
