@@ -236,7 +236,7 @@ fn i28_a_chunk_counts_only_when_every_rank_has_it() {
 }
 
 #[test]
-fn i36_lower_tiers_are_asked_in_their_order() {
+fn lower_tiers_are_asked_in_their_order() {
     let mut bed = Bed::new(config(64), 1, &[setup("first"), setup("second")]);
     bed.disks[0].extend(prompt(b'a', 2));
     bed.disks[1].extend(prompt(b'a', 4));
