@@ -309,4 +309,58 @@ pub const BUGS: &[Bug] = &[
         "a body without a write TTL",
         "a reservation into which a body is arriving has no write TTL any more",
     ),
+    bug(
+        38,
+        "R-2",
+        "renewed while it is written",
+        "a key that is committed again while an older object of it is being stored takes \
+         that one's place in its demotion",
+    ),
+    bug(
+        39,
+        "R-7",
+        "out of time, with open places",
+        "a lookup that has waited as long as it may hits what is still being loaded",
+    ),
+    bug(
+        40,
+        "R-8",
+        "given up, given back",
+        "the memory of a load that is given up comes back before its adapter has let go \
+         of it",
+    ),
+    bug(41, "R-9", "held for nobody", "a load that is given up leaves its object held below L1"),
+    bug(
+        42,
+        "R-10",
+        "evicted without a word",
+        "nobody is told of an object that left L1 before its store",
+    ),
+    bug(43, "R-21", "behind a hole", "a lookup that has begun to load stops at what L1 has"),
+    bug(
+        44,
+        "R-22",
+        "planned, not held",
+        "what a lookup is to load may be evicted from its tier before that",
+    ),
+    bug(
+        45,
+        "R-24",
+        "let go while it is read",
+        "a load that is given up lets go of its object below L1 before its adapter has \
+         read it",
+    ),
+    bug(46, "R-29", "closed in flight", "an adapter that leaves is closed with orders under way"),
+    bug(
+        47,
+        "R-30",
+        "planned before it left",
+        "what waits to be loaded from an adapter is ordered although that leaves",
+    ),
+    bug(
+        48,
+        "R-36",
+        "alone in the queue",
+        "a lookup that has waited for its turn waits on where the last adapter has left",
+    ),
 ];

@@ -352,7 +352,8 @@ impl Demote {
         let demotion = self.demotions.find_mut(name).expect("found by its key");
         let bytes = turn.l1.objects.find(object.0).map_or(0, |object| object.extent.bytes);
         let is_gone = turn.l1.readable(demotion.object).is_none();
-        if !is_gone || demotion.has_begun || demotion.bytes != bytes {
+        let has_begun = demotion.has_begun && !planted!(turn.config, 38);
+        if !is_gone || has_begun || demotion.bytes != bytes {
             return;
         }
         if demotion.charged > 0 {

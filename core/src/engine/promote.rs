@@ -235,6 +235,7 @@ impl Promote {
         let cells = (planned as usize * rows).min(seek.set.len());
         let open = seek.set.first_open(seek.leased.min(cells)..cells);
         turn.work.spend_steps(cells);
+        let open = open.filter(|_| !planted!(turn.config, 39));
         let chunk = open.map_or(planned, |at| (at / rows) as u32);
         seek.cut(chunk, LookupStop::TimedOut);
         self.finish(name);
@@ -297,7 +298,8 @@ impl Promote {
 
     /// Lets seeks begin that have waited for others. The desk calls it when some have ended.
     pub fn admit(&mut self, turn: &mut Turn, adapters: &mut Adapters) {
-        while self.active < turn.config.prefetch_max {
+        let is_alone = adapters.loading().next().is_none();
+        while self.active < turn.config.prefetch_max && !(planted!(turn.config, 48) && is_alone) {
             let Some(name) = self.queue.pop_front() else { return };
             if self.seeks.find(name).is_some_and(|seek| !seek.is_done) {
                 self.activate(turn, adapters, name);

@@ -35,7 +35,7 @@ impl Adapters {
             }
             let id = AdapterId(index as u16);
             let adapter = self.get(id);
-            let is_over = adapter.flights == 0
+            let is_over = (adapter.flights == 0 || planted!(turn.config, 46))
                 && adapter.shelf.held == 0
                 && adapter.loads == 0
                 && demote.is_done_with(id);

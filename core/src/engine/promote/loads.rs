@@ -125,7 +125,8 @@ impl Promote {
                 waiting.pop_front();
                 continue;
             };
-            if !adapters.may_load(id, load.bytes) {
+            let is_late = planted!(turn.config, 47) && !adapters.get(id).serves();
+            if !adapters.may_load(id, load.bytes) && !is_late {
                 break;
             }
             let patience = adapters.get(id).setup.load_deadline;
@@ -156,6 +157,9 @@ impl Promote {
         (flight, outcome): (InFlight, LoadOutcome),
     ) {
         let Flight::Load { adapter, load: name } = flight.flight else { return };
+        if planted!(turn.config, 40) && self.loads.find(name).is_none() {
+            return;
+        }
         let load = self.loads.find_mut(name).expect("a ticket keeps its load");
         let (entry, bytes, object) = (load.entry, load.bytes, load.object);
         let took = turn.now - flight.departed;
@@ -311,7 +315,11 @@ impl Promote {
         let load = self.loads.remove(name).expect("released once");
         self.by_object.remove(&load.object);
         turn.l1.unpin(load.object);
-        adapters.unhold(load.adapter, load.entry);
+        let is_given_up = load.stage == Stage::GivenUp;
+        let is_kept = is_given_up && (planted!(turn.config, 41) || planted!(turn.config, 45));
+        if !is_kept && !planted!(turn.config, 44) {
+            adapters.unhold(load.adapter, load.entry);
+        }
     }
 
     /// A seek does not wait for this object any more.
@@ -349,7 +357,7 @@ impl Promote {
                 continue;
             }
             let id = AdapterId(place as u16);
-            if adapters.loading().any(|serving| serving == id) {
+            if adapters.loading().any(|serving| serving == id) || planted!(turn.config, 47) {
                 self.order_from(turn, adapters, id);
                 continue;
             }
@@ -373,6 +381,7 @@ impl Promote {
         end: L2LoadEnd,
     ) {
         let load = self.loads.find_mut(name).expect("given up while it exists");
+        let (from, entry) = (load.adapter, load.entry);
         let (adapter, object, took) = (load.adapter, load.object, turn.now - load.departed);
         let stage = core::mem::replace(&mut load.stage, Stage::GivenUp);
         self.by_object.remove(&object);
@@ -382,7 +391,14 @@ impl Promote {
         self.give_back(turn, object, Abort::Load);
         match stage {
             Stage::Waiting => self.release(turn, adapters, name),
-            Stage::Reading(ticket) => turn.out.effects.push(Effect::Cancel { ticket }),
+            Stage::Reading(ticket) => {
+                turn.out.effects.push(Effect::Cancel { ticket });
+                if planted!(turn.config, 40) {
+                    self.release(turn, adapters, name);
+                } else if planted!(turn.config, 45) {
+                    adapters.unhold(from, entry);
+                }
+            }
             Stage::Checking(_) | Stage::GivenUp => {}
         }
     }

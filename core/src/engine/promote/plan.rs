@@ -175,6 +175,9 @@ impl Promote {
                     let bringing = Bringing { adapter, entry, key: below, seal, object, bytes };
                     let layout = seek.layout;
                     self.bring(adapters, bringing, layout, (name, at));
+                    if planted!(turn.config, 44) {
+                        adapters.unhold(adapter, entry);
+                    }
                 }
             }
         }
@@ -195,6 +198,9 @@ impl Promote {
             let below = seek.key(chunk, row);
             let key = Key { hash: below.hash, scope: scopes.scope };
             let source = match turn.l1.find(&key) {
+                Found::Resident(_) if planted!(turn.config, 43) => {
+                    return Err(Step::Cut(LookupStop::Absent));
+                }
                 Found::Resident(object) => Source::InL1(object),
                 Found::Staged => {
                     let staged = turn.l1.staged_under(&key);
