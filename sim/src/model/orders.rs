@@ -286,10 +286,11 @@ impl Model {
         let name = key.name();
         self.below.serves().any(|(adapter, tier)| {
             let has = tier.has.get(&name);
-            has.is_some_and(|has| has.layout == Some(key.scope.layout))
-                && !self
-                    .below
-                    .has_order(adapter, &name, |order| matches!(order, Order::Delete { .. }))
+            has.is_some_and(|has| {
+                has.layout == Some(key.scope.layout) && Some(has.bytes) == key.scope.layout.bytes()
+            }) && !self
+                .below
+                .has_order(adapter, &name, |order| matches!(order, Order::Delete { .. }))
         })
     }
 

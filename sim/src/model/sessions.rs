@@ -319,7 +319,7 @@ impl Model {
         for session in self.sessions.values_mut() {
             session.finish_frees();
             let may_wait = session.below_since.is_some_and(|since| since + LONGEST > settled);
-            if !session.is_decided && !(waits && may_wait) {
+            if !(session.is_decided || waits && may_wait) {
                 session.decide(until);
             }
         }

@@ -176,10 +176,6 @@ impl Disk {
         self.notes.clear();
     }
 
-    pub fn has_index(&self) -> bool {
-        !self.index.is_empty()
-    }
-
     /// Everything at rest, the least recently used first. A line that does not fit its file says
     /// nothing about it.
     pub fn scan(&self) -> Vec<Found> {

@@ -316,10 +316,16 @@ impl Promote {
         self.by_object.remove(&load.object);
         turn.l1.unpin(load.object);
         let is_given_up = load.stage == Stage::GivenUp;
-        let is_kept = is_given_up && (planted!(turn.config, 41) || planted!(turn.config, 45));
-        if !is_kept && !planted!(turn.config, 44) {
-            adapters.unhold(load.adapter, load.entry);
+        if planted!(turn.config, 44) {
+            return;
         }
+        if planted!(turn.config, 41) && is_given_up {
+            return;
+        }
+        if planted!(turn.config, 45) && is_given_up {
+            return;
+        }
+        adapters.unhold(load.adapter, load.entry);
     }
 
     /// A seek does not wait for this object any more.
@@ -395,7 +401,8 @@ impl Promote {
                 turn.out.effects.push(Effect::Cancel { ticket });
                 if planted!(turn.config, 40) {
                     self.release(turn, adapters, name);
-                } else if planted!(turn.config, 45) {
+                }
+                if planted!(turn.config, 45) {
                     adapters.unhold(from, entry);
                 }
             }

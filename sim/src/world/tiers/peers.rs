@@ -40,11 +40,10 @@ impl World {
 
     /// A byte changes where it lies, of something whose digest is surely kept.
     fn rot(&mut self, tier: usize) {
-        let len = self.tiers[tier].disk.len();
-        if len == 0 {
+        if self.tiers[tier].disk.is_empty() {
             return;
         }
-        let nth = self.pick(len);
+        let nth = self.pick(self.tiers[tier].disk.len());
         let disk = &self.tiers[tier].disk;
         let name = disk.nth(nth).map(|(name, _)| name.clone());
         let Some(name) = name.filter(|name| disk.is_sealed(name)) else { return };
