@@ -309,18 +309,24 @@ pub const BUGS: &[Bug] = &[
         "a body without a write TTL",
         "a reservation into which a body is arriving has no write TTL any more",
     ),
-    bug(
-        38,
-        "R-2",
-        "renewed while it is written",
-        "a key that is committed again while an older object of it is being stored takes \
-         that one's place in its demotion",
+    missing(
+        "forced clears between a store below L1 and the next commit of its key",
+        bug(
+            38,
+            "R-2",
+            "renewed while it is written",
+            "a key that is committed again while an older object of it is being stored takes \
+             that one's place in its demotion",
+        ),
     ),
-    bug(
-        39,
-        "R-7",
-        "out of time, with open places",
-        "a lookup that has waited as long as it may hits what is still being loaded",
+    missing(
+        "lookups that wait below L1 for as long as they may",
+        bug(
+            39,
+            "R-7",
+            "out of time, with open places",
+            "a lookup that has waited as long as it may hits what is still being loaded",
+        ),
     ),
     bug(
         40,

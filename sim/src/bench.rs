@@ -6,18 +6,18 @@ mod counts;
 mod news;
 mod promises;
 mod restart;
+mod rules;
 mod tiercounts;
 mod tiers;
 
 use crate::calls::{Call, Range};
-use crate::ledger::Ledger;
-use crate::memory::Memory;
-use crate::model::{Arena, Key, Model, News, ObjectNumber, Removed, Rules, Scope, Transfer};
-use crate::model::{Over, Turn, Use};
+use crate::model::{Key, Model, News, ObjectNumber, Removed, Scope, Transfer};
+use crate::model::{Turn, Use};
 use crate::orders::{Found, Order};
 use crate::reach::{Reach, State};
 use crate::transcript::{Ending, Input, Transcript};
-use kvtide_core::config::{Config, PolicyKind, PoolKind, PrefetchPolicy, StorePolicy};
+use crate::{ledger::Ledger, memory::Memory};
+use kvtide_core::config::Config;
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
 use kvtide_core::engine::audit::Scratch;
 use kvtide_core::engine::{Alarm, Engine};
@@ -27,7 +27,8 @@ use kvtide_core::limits;
 use kvtide_core::names::{AdapterId, ChunkHash, Connection, Layout, Operator, Place, Reply};
 use kvtide_core::names::{ScopeId, Ticket};
 use kvtide_core::slots::SlotName;
-use kvtide_core::time::{Duration, Instant};
+use kvtide_core::time::Instant;
+use rules::{over, rules};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -480,46 +481,6 @@ impl Bench {
             self.memory.check(self.places[&number], number)?;
         }
         Ok(())
-    }
-}
-
-/// What an event says is over.
-fn over(input: &Input) -> Over {
-    match input {
-        Input::ConnectionEnded { connection } => Over { connection: Some(*connection), body: None },
-        Input::ReceiveEnded { ticket, complete, .. } => {
-            Over { connection: None, body: Some((*ticket, *complete)) }
-        }
-        _ => Over::default(),
-    }
-}
-
-/// What the promises depend on, of all that is configured.
-fn rules(config: &Config) -> Rules {
-    let watermark = config.l1_bytes as u128 * config.watermark_ppm as u128 / 1_000_000;
-    Rules {
-        read_ttl: config.read_ttl,
-        write_ttl: config.write_ttl,
-        session_ttl: config.session_ttl,
-        // As promised (design §7), whatever the engine takes it to be.
-        linger: Duration::from_secs(5),
-        reap_after: config.reap_after,
-        registration_grace: config.registration_grace,
-        is_shared: config.pool == PoolKind::Shared,
-        lent_bytes_max: config.lent_bytes_max(),
-        watermark_bytes: watermark as u64,
-        is_lru: matches!(config.policy, PolicyKind::Lru | PolicyKind::IsolatedLru),
-        evicts: config.policy != PolicyKind::Noop,
-        arena: Arena::new(config.l1_bytes, config.l1_align_bytes),
-        objects_max: config.l1_objects_max,
-        sessions: config.limits.sessions,
-        lease_cells: config.limits.lease_cells,
-        instances: config.limits.instances,
-        told: config.limits.told,
-        copies: config.limits.tickets,
-        retains: config.prefetch_policy == PrefetchPolicy::Retain,
-        skips_l1: config.store_policy == StorePolicy::SkipL1,
-        few_loads: config.limits.loads < 512 || config.limits.flights < 2_048,
     }
 }
 

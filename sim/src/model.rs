@@ -16,13 +16,13 @@ mod holds;
 mod order;
 mod orders;
 mod reads;
+mod releases;
 mod room;
 mod sessions;
 mod stores;
 mod transfers;
 
-use crate::calls::Range;
-use crate::orders::Name;
+use crate::{calls::Range, orders::Name};
 use kvtide_core::names::{ChunkHash, Connection, InstanceId, KvRank, Layout, Place, Reply, Ticket};
 use kvtide_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -10,6 +10,7 @@ mod disk;
 mod faults;
 mod growth;
 mod heal;
+mod planned;
 mod restart;
 mod rush;
 mod streams;
@@ -31,8 +32,8 @@ use kvtide_core::fact::{Fact, NoRoom};
 use kvtide_core::front::Front;
 use kvtide_core::names::{AdapterId, Connection, Reply, Ticket};
 use kvtide_core::rng::Rng;
-use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
+use planned::Planned;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
@@ -144,32 +145,6 @@ pub(crate) enum Action {
         tier: usize,
         notes: usize,
     },
-}
-
-struct Planned {
-    at: Instant,
-    number: u64,
-    action: Action,
-}
-
-impl PartialEq for Planned {
-    fn eq(&self, other: &Planned) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl Eq for Planned {}
-
-impl PartialOrd for Planned {
-    fn partial_cmp(&self, other: &Planned) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Planned {
-    fn cmp(&self, other: &Planned) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
 }
 
 pub struct World {
@@ -301,14 +276,6 @@ impl World {
             self.restart()?;
         }
         Ok(())
-    }
-
-    fn is_tick_late(&mut self) -> bool {
-        let is_late = self.chance(self.profile.faults.late_tick);
-        if is_late {
-            self.tally.came("tick late");
-        }
-        is_late
     }
 
     fn act(&mut self, action: Action) -> Step {
@@ -526,11 +493,5 @@ impl World {
     fn is_open(&self, connection: Connection) -> bool {
         let process = &self.processes[connection.0.index as usize];
         process.is_open && process.generation == connection.0.generation
-    }
-}
-
-impl Process {
-    fn connection(&self, id: ProcessId) -> Connection {
-        Connection(SlotName { index: id.0 as u32, generation: self.generation })
     }
 }

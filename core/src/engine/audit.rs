@@ -115,6 +115,7 @@ impl Engine {
             && self.jobs.is_empty()
             && self.promote.is_empty()
             && self.adapters.in_flight() == 0
+            && self.adapters.list.iter().all(|adapter| adapter.shelf.held == 0)
             && self.demote.is_quiet()
             && self.l1.lease_units() == 0
             && self.copies.reads == 0

@@ -8,6 +8,7 @@ use crate::reach::State;
 use kvtide_core::config::PoolKind;
 use kvtide_core::effect::Answer;
 use kvtide_core::names::{ChunkHash, Connection, InstanceId, Layout};
+use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::rc::Rc;
 
@@ -35,6 +36,12 @@ pub(crate) struct Process {
     pub speaks_bytes: bool,
     /// The server's side of its connection.
     pub link: Link,
+}
+
+impl Process {
+    pub(super) fn connection(&self, id: ProcessId) -> Connection {
+        Connection(SlotName { index: id.0 as u32, generation: self.generation })
+    }
 }
 
 pub(crate) struct Group {

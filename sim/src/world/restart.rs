@@ -1,6 +1,7 @@
 //! The server crashes and another one takes its place: the engine, the arena and everything that
-//! was in memory only are gone; lower tiers are there, with what was durable. Clients notice that their connections have ended and come
-//! back, some without a word about who they are; what they had on its way comes to nothing.
+//! was in memory only are gone; lower tiers are there, with what was durable. Clients notice that
+//! their connections have ended and come back, some without a word about who they are; what they
+//! had on its way comes to nothing.
 
 use super::bytes::Link;
 use super::{Action, ProcessId, Step, World};

@@ -9,6 +9,14 @@ use kvtide_core::engine::Alarm;
 use kvtide_core::time::Duration;
 
 impl World {
+    pub(super) fn is_tick_late(&mut self) -> bool {
+        let is_late = self.chance(self.profile.faults.late_tick);
+        if is_late {
+            self.tally.came("tick late");
+        }
+        is_late
+    }
+
     pub(super) fn is_rushed(&mut self) -> bool {
         let is_working = matches!(self.bench.engine().deadline(), Some((_, Alarm::Work)));
         is_working && self.chance(self.profile.faults.rush)
