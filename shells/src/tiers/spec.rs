@@ -18,7 +18,7 @@ pub struct AdapterSpec {
     pub capacity_bytes: Option<u64>,
     /// Objects that its table can name.
     pub objects_max: u32,
-    /// Objects stay when the server ends (`persist_enabled`).
+    /// Objects stay when the server ends (`persist_enabled`). False only where they go anyway.
     pub persist_enabled: bool,
     pub eviction: Eviction,
     /// Objects on their way at once, loads and stores together.
