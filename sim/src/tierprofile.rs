@@ -101,9 +101,8 @@ fn draw_tier(number: u64, rng: &mut Rng, config: &Config) -> TierProfile {
     let capacity_bytes =
         if is_tiny { config.l1_bytes / (1 + rng.below(4)) } else { config.l1_bytes * 16 };
     let latency = [1_000, 10_000, 60_000][rng.below(3) as usize];
-    let deadline = |rng: &mut Rng| {
-        Duration::from_millis([30, 200, 1_000, 10_000][rng.below(4) as usize])
-    };
+    let deadline =
+        |rng: &mut Rng| Duration::from_millis([30, 200, 1_000, 10_000][rng.below(4) as usize]);
     let may_be_wrong = faults.flip > 0 || faults.rot > 0 || faults.lies;
     let credits = |rng: &mut Rng| {
         let most = [3, 64][rng.below(2) as usize];

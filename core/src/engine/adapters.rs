@@ -190,9 +190,9 @@ impl Adapters {
         let below = ScopeKey { layout: Layout::UNKNOWN, ..*scopes.key(key.scope) };
         let Some(scope) = scopes.scope(&below) else { return false };
         let key = L2Key { hash: key.hash, scope };
-        self.staying().filter(|adapter| adapter.setup.keeps_data).any(|adapter| {
-            adapter.shelf.find(&key).is_some_and(|(_, entry)| entry.is_loadable())
-        })
+        self.staying()
+            .filter(|adapter| adapter.setup.keeps_data)
+            .any(|adapter| adapter.shelf.find(&key).is_some_and(|(_, entry)| entry.is_loadable()))
     }
 
     /// What an adapter is known to hold under a key. Nothing that can be had, where nothing is

@@ -4,8 +4,8 @@ use super::{Bench, Lent, Open, Seen, is_answer_to, transfer};
 use crate::calls::Call;
 use crate::model::{Delivered, Granted, News, ObjectNumber, Rejected};
 use crate::reach::State;
-use kvtide_core::fact::{Fact, LookupStop};
 use kvtide_core::effect::{Answer, Effect, Outbox, Refusal, Slot, SlotRange};
+use kvtide_core::fact::{Fact, LookupStop};
 use kvtide_core::names::{Layout, Place, Reply, Ticket};
 
 impl Bench {

@@ -4,8 +4,8 @@ use super::Bench;
 use crate::model::{News, TierNews, Use};
 use crate::reach::State;
 use crate::transcript::{Ending, Input};
-use kvtide_core::effect::{Effect, Outbox};
 use kvtide_core::config::PrefetchPolicy;
+use kvtide_core::effect::{Effect, Outbox};
 use kvtide_core::fact::{AdapterState, Fact, FactKey, L2LoadEnd, L2Removal, L2StoreEnd};
 use kvtide_core::fact::{LookupStop, PrefetchFailure, Removal, StoreDrop};
 
@@ -50,7 +50,8 @@ impl Bench {
                 Fact::Evicted { why: Removal::Demoted, .. } => State::DemotedFromL1,
                 Fact::LookupTaken { stop: LookupStop::TimedOut, .. } => State::TierTimedOut,
                 Fact::L2Accessed { adapter, keys } => {
-                    let is_default = self.engine.config().prefetch_policy == PrefetchPolicy::Default;
+                    let is_default =
+                        self.engine.config().prefetch_policy == PrefetchPolicy::Default;
                     let of = |key: &FactKey| (*adapter, key.scope, key.hash);
                     let mut keys = keys.of(&out.keys).iter().map(of);
                     // Once more: from now on it stays.
@@ -78,9 +79,8 @@ impl Bench {
                 self.reach.met(State::ProbedBeforeScan);
             }
         }
-        let is_bad = |news: &TierNews| {
-            matches!(news, TierNews::HasNoMore { why: L2Removal::Digest, .. })
-        };
+        let is_bad =
+            |news: &TierNews| matches!(news, TierNews::HasNoMore { why: L2Removal::Digest, .. });
         if matches!(ending, Ending::Scrub(Some(_))) && news.below.iter().any(is_bad) {
             self.reach.met(State::ScrubFoundDamage);
         }

@@ -100,7 +100,9 @@ impl Bench {
             let is_sealed = self.model.was_sealed(number);
             if !self.ledger.allows(&key.name(), first, key.scope.layout, is_sealed) {
                 let (tag, name) = (first.0, key.name());
-                return Err(format!("P1: {name:?} was loaded with bytes {tag:x} never stored there"));
+                return Err(format!(
+                    "P1: {name:?} was loaded with bytes {tag:x} never stored there"
+                ));
             }
             self.memory.set_origin(number, first);
         }
@@ -150,9 +152,8 @@ impl Bench {
                     let loaded = loaded.ok_or("I-49: a load that nobody was told of")?;
                     let object = self.model.begin_load(&loaded, place, is_cut(ticket))?;
                     let model = &self.model;
-                    self.memory.lend(place, object, |other| {
-                        other != object && model.is_in_use(other)
-                    })?;
+                    self.memory
+                        .lend(place, object, |other| other != object && model.is_in_use(other))?;
                     self.places.insert(object, place);
                     let what = Lies { place, object };
                     Order::Load { ticket, adapter, name: Name::of(&self.engine, &key), what }

@@ -104,7 +104,8 @@ impl Below {
 
     /// Orders of one kind under way in one tier.
     pub fn count(&self, adapter: AdapterId, is_kind: fn(&Order) -> bool) -> usize {
-        let of = |flight: &&Flight| flight.order.adapter() == Some(adapter) && is_kind(&flight.order);
+        let of =
+            |flight: &&Flight| flight.order.adapter() == Some(adapter) && is_kind(&flight.order);
         self.flights.values().filter(of).count()
     }
 
@@ -275,8 +276,7 @@ impl Model {
     /// Whether more than one lookup may have wanted it, or one before.
     fn may_be_wanted_again(&self, key: &Key) -> bool {
         let name = key.name();
-        let before =
-            |tier: &Tier| tier.has.get(&name).is_none_or(|has| has.was_wanted);
+        let before = |tier: &Tier| tier.has.get(&name).is_none_or(|has| has.was_wanted);
         let asked = self.sessions.values().filter(|known| known.watches(key)).count();
         asked != 1 || self.below.tiers.iter().any(before)
     }
@@ -294,9 +294,8 @@ impl Model {
     pub(super) fn owe(&mut self, number: ObjectNumber) {
         let name = self.object(number).key.name();
         let mut demotion = Demotion::default();
-        let takes = |state: AdapterState| {
-            !matches!(state, AdapterState::Draining | AdapterState::Gone)
-        };
+        let takes =
+            |state: AdapterState| !matches!(state, AdapterState::Draining | AdapterState::Gone);
         // A commit of what is on its way already goes along with that, to those that it is for.
         let is_under_way = self.below.owed.keys().any(|(_, of)| *of == name);
         for (place, tier) in self.below.tiers.iter().enumerate() {

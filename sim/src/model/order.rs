@@ -3,7 +3,7 @@
 //! The order of last use is kept as plainly as it can be: a number for every use, and whatever goes
 //! first must have the least of all that could go.
 
-use super::{Model, News, ObjectNumber, Refused, State, Removed, Use, Verdict, check};
+use super::{Model, News, ObjectNumber, Refused, Removed, State, Use, Verdict, check};
 use crate::calls::Range;
 use crate::model::Key;
 use std::collections::BTreeSet;

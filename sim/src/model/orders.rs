@@ -132,9 +132,11 @@ impl Model {
         let tier = self.below.tier(adapter)?;
         check(tier.is_removed, "I-33: closed, and nobody asked for it")?;
         tier.is_closed = true;
-        let is_owed = self.below.owed.iter().any(|((of, _), owed)| {
-            *of == adapter && owed.iter().any(|owed| owed.must)
-        });
+        let is_owed = self
+            .below
+            .owed
+            .iter()
+            .any(|((of, _), owed)| *of == adapter && owed.iter().any(|owed| owed.must));
         check(!is_owed, "I-18: a tier left with stores that nobody was told of")?;
         self.below.owed.retain(|(of, _), _| *of != adapter);
         Ok(())
@@ -179,18 +181,19 @@ impl Model {
     /// A lookup may wait for what lower tiers say or send.
     pub fn waits_below(&self) -> bool {
         let is_staged = |number: &ObjectNumber| self.object(*number).state == State::Staged;
-        self.below.loading.keys().any(is_staged) || self.below.flights.values().any(|flight| {
-            let patience = match &flight.order {
-                Order::Probe { adapter, .. } => {
-                    self.below.tiers[adapter.0 as usize].setup.probe_deadline
-                }
-                Order::Load { adapter, .. } => {
-                    self.below.tiers[adapter.0 as usize].setup.load_deadline
-                }
-                _ => return false,
-            };
-            flight.since + patience > self.settled
-        })
+        self.below.loading.keys().any(is_staged)
+            || self.below.flights.values().any(|flight| {
+                let patience = match &flight.order {
+                    Order::Probe { adapter, .. } => {
+                        self.below.tiers[adapter.0 as usize].setup.probe_deadline
+                    }
+                    Order::Load { adapter, .. } => {
+                        self.below.tiers[adapter.0 as usize].setup.load_deadline
+                    }
+                    _ => return false,
+                };
+                flight.since + patience > self.settled
+            })
     }
 
     /// Whether more than one lookup may be waiting for a load under this key.
@@ -228,9 +231,7 @@ impl Model {
     /// No work is left over: what nothing holds any more has left L1.
     pub(super) fn settle_below(&mut self) -> Verdict {
         let objects = &self.objects;
-        self.below
-            .loading
-            .retain(|number, _| objects[number.0 as usize].state == State::Staged);
+        self.below.loading.retain(|number, _| objects[number.0 as usize].state == State::Staged);
         if self.below.tiers.is_empty() {
             return Ok(());
         }
@@ -257,9 +258,7 @@ impl Model {
         let demotion = self.below.demotions.get(&number).copied().unwrap_or_default();
         check(demotion.owed == 0, "I-21: left L1 before every tier had answered")?;
         let name = self.object(number).key.name();
-        let has = |tier: &super::below::Tier| {
-            tier.setup.keeps_data && tier.has.contains_key(&name)
-        };
+        let has = |tier: &super::below::Tier| tier.setup.keeps_data && tier.has.contains_key(&name);
         check(self.below.tiers.iter().any(has), "I-22: left L1, and no tier that keeps data has it")
     }
 
@@ -270,9 +269,11 @@ impl Model {
             tier.setup.keeps_data
                 && !matches!(tier.state, AdapterState::Draining | AdapterState::Gone)
                 && tier.has.contains_key(name)
-                && !self.below.flights.values().any(|flight| {
-                    goes(&flight.order) && flight.order.adapter() == Some(adapter)
-                })
+                && !self
+                    .below
+                    .flights
+                    .values()
+                    .any(|flight| goes(&flight.order) && flight.order.adapter() == Some(adapter))
         })
     }
 
@@ -286,9 +287,9 @@ impl Model {
         self.below.serves().any(|(adapter, tier)| {
             let has = tier.has.get(&name);
             has.is_some_and(|has| has.layout == Some(key.scope.layout))
-                && !self.below.has_order(adapter, &name, |order| {
-                    matches!(order, Order::Delete { .. })
-                })
+                && !self
+                    .below
+                    .has_order(adapter, &name, |order| matches!(order, Order::Delete { .. }))
         })
     }
 

@@ -189,9 +189,10 @@ impl Session {
     /// It surely holds what is under this name.
     pub(super) fn holds_some(&self, model: &Model, name: &Name) -> bool {
         self.is_alive(model)
-            && self.cells.iter().any(|cell| {
-                cell.leased == Sure::Yes && cell.least > 0 && cell.key.name() == *name
-            })
+            && self
+                .cells
+                .iter()
+                .any(|cell| cell.leased == Sure::Yes && cell.least > 0 && cell.key.name() == *name)
     }
 
     fn learn_hit(&mut self, hit: u32) {
@@ -258,7 +259,8 @@ impl Model {
                 let key = Key { scope: row.clone(), hash: *hash };
                 let (readable, object) = self.presence(&key);
                 let (always, ever) = (readable == Sure::Yes, readable != Sure::No);
-                let is_below = !always && self.index.get(&key).is_none_or(|n| self.is_loading(*n))
+                let is_below = !always
+                    && self.index.get(&key).is_none_or(|n| self.is_loading(*n))
                     && self.surely_loadable(&key);
                 let object = object.filter(|_| always);
                 watch.push(Watch { key, always, ever, object, is_below });

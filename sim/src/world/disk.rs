@@ -183,9 +183,8 @@ impl Disk {
     /// Everything at rest, the least recently used first. A line that does not fit its file says
     /// nothing about it.
     pub fn scan(&self) -> Vec<Found> {
-        let line = |name: &Name, file: &File| {
-            self.index.get(name).filter(|line| line.bytes == file.bytes)
-        };
+        let line =
+            |name: &Name, file: &File| self.index.get(name).filter(|line| line.bytes == file.bytes);
         let mut found: Vec<(u64, Found)> = self
             .files
             .iter()

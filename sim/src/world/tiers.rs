@@ -111,15 +111,8 @@ impl World {
             Fate::Good
         };
         let is_deaf = self.chance(faults.deaf);
-        let job = Job {
-            order,
-            tier,
-            fate,
-            done: 0,
-            is_cancelled: false,
-            is_deaf,
-            has_rested: false,
-        };
+        let job =
+            Job { order, tier, fate, done: 0, is_cancelled: false, is_deaf, has_rested: false };
         self.jobs.insert(ticket, job);
         let delay = self.job_delay(tier);
         self.plan_in(delay, Action::Toil { ticket });

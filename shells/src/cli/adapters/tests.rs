@@ -120,9 +120,8 @@ fn what_is_no_adapter_is_told_with_its_number_and_cause() {
 fn what_would_not_be_removed_is_not_promised_to_be() {
     let files = r#"{"type": "fs", "base_path": "/d", "persist_enabled": false}"#;
     let whole = r#"{"type": "fs_native", "base_path": "/d"}"#;
-    let around = format!(
-        r#"{{"type": "fault_inject", "persist_enabled": false, "inner": {whole}}}"#
-    );
+    let around =
+        format!(r#"{{"type": "fault_inject", "persist_enabled": false, "inner": {whole}}}"#);
     for text in [files, &*around] {
         let message = fault(text);
         assert!(message.contains("\"persist_enabled\" cannot be false"), "{message}");

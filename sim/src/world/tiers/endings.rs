@@ -69,8 +69,7 @@ impl World {
         fault: Option<TierFault>,
     ) -> StoreOutcome {
         let content = self.bench.memory.tag(what.object);
-        let file =
-            File { bytes: what.place.bytes, content, damage: None, is_durable: false };
+        let file = File { bytes: what.place.bytes, content, damage: None, is_durable: false };
         let keeps = self.tiers[tier].profile.setup.keeps_data || self.rng.below(2) == 0;
         let is_full = self.tiers[tier].disk.bytes() + file.bytes > self.medium_bytes(tier);
         let disk = &mut self.tiers[tier].disk;

@@ -48,9 +48,8 @@ impl World {
         let batch: Vec<Found> = left.drain(..most.min(left.len())).collect();
         let is_stale = self.chance(may_be_stale);
         let disk = &self.tiers[tier].disk;
-        let is_there = |found: &Found| {
-            disk.file(&found.name).is_some_and(|file| file.bytes == found.bytes)
-        };
+        let is_there =
+            |found: &Found| disk.file(&found.name).is_some_and(|file| file.bytes == found.bytes);
         let gone = batch.iter().any(|found| !is_there(found));
         let found: Rc<[Found]> =
             batch.into_iter().filter(|found| is_stale || is_there(found)).collect();
@@ -104,7 +103,8 @@ impl World {
     }
 
     pub(super) fn plan_flush(&mut self, tier: usize) {
-        let (within, notes) = (self.tiers[tier].profile.flush_within, self.tiers[tier].disk.notes());
+        let (within, notes) =
+            (self.tiers[tier].profile.flush_within, self.tiers[tier].disk.notes());
         self.plan(within, Action::Flush { tier, notes });
     }
 
