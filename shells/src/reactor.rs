@@ -103,6 +103,8 @@ pub struct Reactor<E> {
     facts: Option<FactSender>,
     /// Facts lost since the last batch that the lane took.
     facts_lost: u64,
+    /// Until then names are not told again because telemetry lacks some.
+    retell_after: Instant,
     last_turn: LastTurn,
     waiting: Waiting,
     sweep_at: Instant,
@@ -147,6 +149,7 @@ impl<E: Desk> Reactor<E> {
             tiers,
             facts,
             facts_lost: 0,
+            retell_after: Instant::ZERO,
             last_turn,
             waiting: Waiting::default(),
             sweep_at: Instant::ZERO,
@@ -434,8 +437,11 @@ impl<E: Desk> Reactor<E> {
             return;
         }
         self.facts_lost = 0;
-        // Told once there is room again: a full lane would only lose them, too.
-        if lost > 0 {
+        // Told once there is room again: a full lane would only lose them, too. Somebody may have
+        // no name at all; asking for it again and again does not bring it.
+        let now = self.shared.now;
+        if lost > 0 || now >= self.retell_after && lane.are_names_wanted() {
+            self.retell_after = now + RETELL_PAUSE;
             self.shared.door.engine.retell(&mut self.shared.door.out);
         }
     }
@@ -467,6 +473,8 @@ const ACCEPTS_PER_TURN: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// An idle reactor turns this often, so that `/livez` can tell it from a hung one.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Names are told again at most so often because telemetry lacks some.
+const RETELL_PAUSE: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// What closing connections that stand still frees at a time.
 const RECLAIM_BYTES: usize = BUFFER_BUDGET_BYTES / 16;
@@ -478,8 +486,11 @@ mod tests {
     use mio::net::UnixStream;
     use requests::{OwnRequests, Requests};
 
-    /// Is asked nothing here.
-    struct Nobody;
+    /// Is asked nothing here but for names.
+    #[derive(Default)]
+    struct Nobody {
+        retold: u32,
+    }
 
     impl Desk for Nobody {
         fn handle(&mut self, _now: Instant, _event: Event<'_>, _out: &mut Outbox) {}
@@ -488,16 +499,44 @@ mod tests {
             None
         }
 
-        fn retell(&mut self, _out: &mut Outbox) {}
+        fn retell(&mut self, _out: &mut Outbox) {
+            self.retold += 1;
+        }
 
         fn finish(&mut self, _now: Instant, _out: &mut Outbox) {}
+    }
+
+    /// Broke: the names in a batch on which telemetry panicked were gone until the next restart.
+    /// Guards: whoever lacks names is told them again, and not in every turn.
+    #[test]
+    fn names_that_telemetry_lacks_are_told_again_once_in_a_while() {
+        let (arena, _grower) = Arena::private(1 << 20).expect("a megabyte can be mapped");
+        let (front, clock) = (Front::new(&Config::default()), Clock::start());
+        let (sender, receiver) = crate::telemetry::facts(None);
+        let engine = Nobody::default();
+        let parts = Parts { engine, front, arena, clock, facts: Some(sender) };
+        let mut reactor = Reactor::new(parts).expect("a poll can be made");
+        let retold = |reactor: &mut Reactor<Nobody>, seconds| {
+            reactor.shared.now = Instant::from_secs(seconds);
+            reactor.shared.door.out.facts.push(kvtide_core::fact::Fact::QuotaChanged);
+            reactor.tell_facts();
+            reactor.shared.door.engine.retold
+        };
+        assert_eq!(retold(&mut reactor, 1), 0);
+        receiver.want_names();
+        assert_eq!(retold(&mut reactor, 1), 1);
+        receiver.want_names();
+        assert_eq!(retold(&mut reactor, 1), 1, "it was told just now");
+        assert_eq!(retold(&mut reactor, 2), 2);
+        assert_eq!(retold(&mut reactor, 9), 2, "nobody has asked");
     }
 
     #[test]
     fn a_free_place_in_the_request_table_wakes_one_who_waits_for_it() {
         let (arena, _grower) = Arena::private(1 << 20).expect("a megabyte can be mapped");
         let (front, clock) = (Front::new(&Config::default()), Clock::start());
-        let parts = Parts { engine: Nobody, front, arena, clock, facts: None };
+        let engine = Nobody::default();
+        let parts = Parts { engine, front, arena, clock, facts: None };
         let mut reactor = Reactor::new(parts).expect("a poll can be made");
         reactor.shared.requests = Requests::with_limit(2);
         let mut theirs = Vec::new();

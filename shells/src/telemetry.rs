@@ -121,6 +121,11 @@ impl Telemetry {
         }
     }
 
+    /// Whether facts named somebody by a number whose name was lost: it is to be told again.
+    pub fn names_are_missing(&self) -> bool {
+        self.fold.names_are_missing()
+    }
+
     /// What facts make of the page, and this process: the rest has no part in telemetry.
     pub fn page(&self, bus: BusGauges) -> String {
         let mut page = self.scraper.of_facts(bus);

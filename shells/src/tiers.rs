@@ -26,7 +26,7 @@ use kvtide_core::config::AdapterSetup;
 use kvtide_core::effect::{Effect, Outbox};
 use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
 use kvtide_core::format::names::ObjectName;
-use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN, FLIGHTS_MAX};
+use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN, FLIGHTS_MAX, SCRUBS_MAX};
 use kvtide_core::names::{AdapterId, L2Key, Ticket};
 use kvtide_core::time::Instant;
 use mio::{Registry, Token};
@@ -76,29 +76,8 @@ pub struct Opened {
 impl Opened {
     /// What the engine is told of it.
     pub fn setup(&self) -> AdapterSetup<'_> {
-        let spec = &self.spec;
-        let depth = spec.queue_depth.max(1);
-        AdapterSetup {
-            name: &spec.name,
-            is_shared: !spec.exclusive,
-            keeps_data: self.keeps_data,
-            capacity_bytes: self.capacity_bytes,
-            objects_max: spec.objects_max,
-            charge_bytes: self.charge_bytes,
-            policy: spec.eviction.policy,
-            watermark_ppm: spec.eviction.watermark_ppm,
-            ratio_ppm: spec.eviction.ratio_ppm,
-            stores_max: depth,
-            loads_max: depth,
-            probe_deadline: spec.probe_deadline,
-            load_deadline: spec.load_deadline,
-            store_deadline: spec.store_deadline,
-            on_second_touch: spec.on_second_touch,
-            write_bytes_per_second: spec.write_bytes_per_second,
-            write_bytes_per_day: spec.write_bytes_per_day,
-            scrub_bytes_per_second: spec.scrub_bytes_per_second,
-            verify: spec.verify,
-        }
+        let Opened { spec, capacity_bytes, charge_bytes, keeps_data, .. } = self;
+        spec.setup(*capacity_bytes, *charge_bytes, *keeps_data)
     }
 }
 
@@ -355,6 +334,19 @@ impl Drop for Tiers {
 pub fn table_bytes() -> [(&'static str, u64); 2] {
     let order = files::ORDER_BYTES_MAX as u64;
     [("orders of lower tiers", FLIGHTS_MAX as u64 * order), ("digests", digest::memory_bytes_max())]
+}
+
+/// What one lower tier takes beside that while it is there.
+pub fn tier_bytes(spec: &AdapterSpec) -> u64 {
+    match &spec.kind {
+        spec::Kind::Files(_) => {
+            let scrubs = u64::from(SCRUBS_MAX) * files::SCRUB_PIECE_BYTES;
+            index::memory_bytes_max(spec.objects_max as usize) + scrubs
+        }
+        // What it holds is memory of this process.
+        spec::Kind::Mock(_) => spec.capacity_bytes.unwrap_or_default(),
+        spec::Kind::Faulty(fault) => tier_bytes(&fault.inner),
+    }
 }
 
 const IN_ARENA: &str = "the engine places objects within what it was told is usable";

@@ -158,7 +158,7 @@ fn common(fields: &mut Fields, defaults: AdapterSpec) -> Result<AdapterSpec, Con
         exclusive: fields.flag("exclusive", exclusive)?,
         capacity_bytes: bound.into_iter().chain(capacity_bytes).min(),
         objects_max: within(fields, "max_objects", 1..=1 << 28, OBJECTS_MAX)?,
-        persist_enabled: fields.flag("persist_enabled", true)?,
+        persist_enabled: persist_enabled(fields, &defaults.kind)?,
         eviction: eviction(fields)?,
         queue_depth: within(fields, "queue_depth", 1..=4096, QUEUE_DEPTH)?,
         probe_deadline: deadline(fields, "probe_deadline_ms", PROBE_DEADLINE)?,
@@ -171,6 +171,24 @@ fn common(fields: &mut Fields, defaults: AdapterSpec) -> Result<AdapterSpec, Con
         verify: fields.flag("verify", true)?,
         ..defaults
     })
+}
+
+/// The peer's tiers of files take "false" and keep their files. Here nothing that was asked for is
+/// left undone, and to remove a folder's worth of objects takes longer than the end of a server may.
+fn persist_enabled(fields: &mut Fields, kind: &Kind) -> Result<bool, ConfigFault> {
+    let persists = fields.flag("persist_enabled", true)?;
+    let kind = match kind {
+        Kind::Faulty(fault) => &fault.inner.kind,
+        Kind::Files(_) | Kind::Mock(_) => kind,
+    };
+    match kind {
+        Kind::Files(_) if !persists => {
+            let rule = "cannot be false: files stay when the server ends (remove the folder, or \
+                        give one that goes with the container)";
+            Err(fields.fault("persist_enabled", rule))
+        }
+        Kind::Files(_) | Kind::Mock(_) | Kind::Faulty(_) => Ok(persists),
+    }
 }
 
 fn eviction(fields: &mut Fields) -> Result<Eviction, ConfigFault> {

@@ -77,7 +77,7 @@ impl Settings {
         let engine = engine_of(flags, &sizing, start)?;
         warnings.extend(rounding_warning(flags, &engine));
         if flags.memory.l1_size_gb.is_some() {
-            warnings.extend(tables_warning(&engine, start.machine.memory_bytes));
+            warnings.extend(tables_warning((&engine, &adapters), start.machine.memory_bytes));
         }
         let observed = !flags.observe.disable_observability;
         let metrics = observed && !flags.observe.disable_metrics;
@@ -209,8 +209,8 @@ fn check_huge_pages(flags: &ServerFlags) -> Result<(), ConfigFault> {
 }
 
 /// F24: what is used beside L1 counts against the same limit.
-fn tables_warning(engine: &Config, limit: u64) -> Option<String> {
-    let tables = memory::tables_bytes(engine);
+fn tables_warning((engine, adapters): (&Config, &[AdapterSpec]), limit: u64) -> Option<String> {
+    let tables = memory::tables_bytes(engine, adapters);
     (engine.l1_bytes.saturating_add(tables) > limit).then(|| {
         format!(
             "L1 of {} and its tables, up to {}, exceed the {} that this process may use: give a \

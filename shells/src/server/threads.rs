@@ -32,6 +32,10 @@ pub fn telemetry(
                 }
                 facts.ends(batch);
             }
+            // A batch that made it panic, or one that was lost, may have been the one with names.
+            if telemetry.names_are_missing() {
+                facts.want_names();
+            }
             thread::sleep(GATHER);
         }
     })

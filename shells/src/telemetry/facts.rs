@@ -10,7 +10,7 @@ use kvtide_core::limits::FACT_LANE_BATCHES;
 use kvtide_core::time::Instant;
 use kvtide_lanes::lane::{Consumer, Producer, lane};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Makes both ends. Without `facts_max` facts are bounded by their bytes and, in batches, by the
 /// lane.
@@ -34,6 +34,11 @@ pub struct FactSender {
 pub struct Lost;
 
 impl FactSender {
+    /// Whether telemetry has met numbers whose names it does not know, since this was asked last.
+    pub fn are_names_wanted(&self) -> bool {
+        self.backlog.names_wanted.swap(false, Ordering::Relaxed)
+    }
+
     /// Never waits.
     pub fn put(&mut self, batch: FactBatch) -> Result<(), Lost> {
         let (facts, bytes, at) = (batch.facts.len() as u64, batch.bytes(), batch.at);
@@ -78,6 +83,11 @@ impl FactReceiver {
         self.backlog.oldest.store(batch.at.0, Ordering::Relaxed);
     }
 
+    /// Names are to be told again: those who had them are gone.
+    pub fn want_names(&self) {
+        self.backlog.names_wanted.store(true, Ordering::Relaxed);
+    }
+
     /// It is done with, and gone.
     pub fn ends(&self, batch: FactBatch) {
         let (facts, bytes) = (batch.facts.len() as u64, batch.bytes());
@@ -96,6 +106,8 @@ pub struct Backlog {
     bytes: AtomicU64,
     /// When the oldest of them was made.
     oldest: AtomicU64,
+    /// The way back: names are to be told again.
+    names_wanted: AtomicBool,
 }
 
 impl Backlog {

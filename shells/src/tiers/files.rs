@@ -40,6 +40,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use store::Store;
+pub use upkeep::SCRUB_PIECE_BYTES;
 use upkeep::{Delete, Probe, Scrub};
 
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use crate::entropy;
 use keeper::Keeper;
 use kvtide_core::effect::Note;
 use kvtide_core::event::Scanned;
-use kvtide_core::format::index::{ScopeName, ScopeRef, Scopes};
+use kvtide_core::format::index::{Found, Replay, ScopeName, ScopeRef, Scopes};
 use kvtide_core::format::names::ObjectName;
 use kvtide_core::names::{ChunkHash, Seal};
 use kvtide_lanes::lane::{Producer, lane};
@@ -302,6 +302,17 @@ impl Drop for Credit {
         self.out.fetch_sub(1, Ordering::Release);
         self.keeper.unpark();
     }
+}
+
+/// Most that one index takes, for `--print-memory`: the table of a look through the folder and the
+/// files that it has found, notes on their way, and what waits to be written. Texts apart, of which
+/// those of the engine's names are the most.
+pub fn memory_bytes_max(objects_max: usize) -> u64 {
+    let limit = objects_max.max(1);
+    // As many again before the oldest of them are forgotten, in a list that grows by doubling.
+    let found = 4 * limit * size_of::<Found>();
+    let lines = (BATCHES + 2) * LINES * size_of::<Line>();
+    Replay::table_bytes(limit) + (found + lines + log::OUT_BYTES_MAX) as u64
 }
 
 /// The folder of kvtide in an adapter's folder.

@@ -1,7 +1,7 @@
 //! What an operator asks for with one `--l2-adapter` (spec/storage §6.3), after its JSON was read
 //! and checked.
 
-use kvtide_core::config::PolicyKind;
+use kvtide_core::config::{AdapterSetup, PolicyKind};
 use kvtide_core::time::Duration;
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub struct AdapterSpec {
     pub capacity_bytes: Option<u64>,
     /// Objects that its table can name.
     pub objects_max: u32,
-    /// Objects stay when the server ends (`persist_enabled`).
+    /// Objects stay when the server ends (`persist_enabled`). False only where they go anyway.
     pub persist_enabled: bool,
     pub eviction: Eviction,
     /// Objects on their way at once, loads and stores together.
@@ -115,6 +115,37 @@ impl AdapterSpec {
             without_ring: false,
         };
         AdapterSpec::new("fs", Kind::Files(files))
+    }
+
+    /// What the engine is told of a tier that was opened like this.
+    pub fn setup(
+        &self,
+        capacity_bytes: u64,
+        charge_bytes: u32,
+        keeps_data: bool,
+    ) -> AdapterSetup<'_> {
+        let depth = self.queue_depth.max(1);
+        AdapterSetup {
+            name: &self.name,
+            is_shared: !self.exclusive,
+            keeps_data,
+            capacity_bytes,
+            objects_max: self.objects_max,
+            charge_bytes,
+            policy: self.eviction.policy,
+            watermark_ppm: self.eviction.watermark_ppm,
+            ratio_ppm: self.eviction.ratio_ppm,
+            stores_max: depth,
+            loads_max: depth,
+            probe_deadline: self.probe_deadline,
+            load_deadline: self.load_deadline,
+            store_deadline: self.store_deadline,
+            on_second_touch: self.on_second_touch,
+            write_bytes_per_second: self.write_bytes_per_second,
+            write_bytes_per_day: self.write_bytes_per_day,
+            scrub_bytes_per_second: self.scrub_bytes_per_second,
+            verify: self.verify,
+        }
     }
 
     /// A tier of this kind, everything else as the defaults are.

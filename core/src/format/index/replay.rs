@@ -132,6 +132,13 @@ impl Replay {
         }
     }
 
+    /// What a full table of so many objects takes, its scopes apart.
+    pub fn table_bytes(limit: usize) -> u64 {
+        // Lists grow by doubling, and the order is written out where it is sorted.
+        let of_each = 2 * size_of::<Entry>() + 3 * size_of::<u32>();
+        (limit * of_each) as u64 + Chains::bytes(limit)
+    }
+
     /// Begins with another index. Those that were written last come last.
     pub fn log(&mut self, header: &Header) -> Log {
         self.logs += 1;

@@ -227,4 +227,4 @@ impl Scrub {
 const LOOKS_AT_ONCE: usize = 32;
 /// Bytes that a scrub reads at a time; the reactor digests them itself, in some tens of
 /// microseconds.
-const SCRUB_PIECE_BYTES: u64 = 256 << 10;
+pub const SCRUB_PIECE_BYTES: u64 = 256 << 10;

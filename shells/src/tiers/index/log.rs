@@ -381,7 +381,7 @@ pub fn remove_if_there(path: &Path) -> io::Result<()> {
 /// Servers that start at once disturb each other at most so often.
 const BEGINNINGS_MAX: usize = 64;
 /// What may wait where the disk does not take it.
-const OUT_BYTES_MAX: usize = 16 << 20;
+pub const OUT_BYTES_MAX: usize = 16 << 20;
 /// What is read of an index at once; longer than any record.
 const PIECE_BYTES: usize = 1 << 20;
 /// An index is made anew when it is so many times as long as what it tells of.
