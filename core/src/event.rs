@@ -1,6 +1,7 @@
 //! What the world did. Variants say what happened; the engine decides what it means.
 
-use crate::config::AdapterSetup;
+/// What events say of an adapter.
+pub use crate::config::{AdapterSetup, PolicyKind};
 use crate::effect::Refusal;
 use crate::names::{AdapterId, ChunkHash, Connection, InstanceId, KvRank, Layout};
 use crate::names::{Operator, Reply, Seal, Ticket};

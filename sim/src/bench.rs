@@ -3,6 +3,7 @@
 
 mod answers;
 mod counts;
+mod judge;
 mod news;
 mod promises;
 mod restart;
@@ -13,9 +14,10 @@ mod tiers;
 use crate::calls::{Call, Range};
 use crate::model::{Key, Model, News, ObjectNumber, Removed, Scope, Transfer};
 use crate::model::{Turn, Use};
+use crate::orders::Ending;
 use crate::orders::{Found, Order};
 use crate::reach::{Reach, State};
-use crate::transcript::{Ending, Input, Transcript};
+use crate::transcript::{Input, Transcript};
 use crate::{ledger::Ledger, memory::Memory};
 use kvtide_core::config::Config;
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
@@ -295,6 +297,26 @@ impl Bench {
 
     fn judge(&mut self, now: Instant, input: &Input, out: &Outbox) -> Result<Vec<Seen>, String> {
         let is_working = matches!(self.engine.deadline(), Some((_, Alarm::Work)));
+        let news = self.hear(now, is_working, input, out)?;
+        let seen = self.judge_input(now, input, &news, out)?;
+        self.operator_answers(input, out)?;
+        self.park(input, &seen)?;
+        if !matches!(input, Input::Tick) {
+            self.model.settle(None)?;
+        }
+        let is_working = is_working || self.model.waits_below();
+        self.check_parked(now, is_working)?;
+        Ok(seen)
+    }
+
+    /// What was told, and what it means for what the model knows.
+    fn hear(
+        &mut self,
+        now: Instant,
+        is_working: bool,
+        input: &Input,
+        out: &Outbox,
+    ) -> Result<News, String> {
         let turn = Turn { is_working, is_spent: self.engine.work().is_spent() };
         self.learn_scopes(input, out);
         if let Input::TierEnded { ticket, ending: Ending::Digest(digest) } = input {
@@ -322,58 +344,7 @@ impl Bench {
             self.stale(known, out)?;
         }
         self.model.hear(&news, asked, over(input))?;
-        let mut seen = Vec::new();
-        match input {
-            Input::Tick => {
-                // A wait may time out and its lookup end within one tick.
-                self.answers(out, &news, &mut seen, |answer| *answer == Answer::None)?;
-                self.model.hear_stores(&news.below)?;
-                self.orders(out, &mut seen)?;
-                self.model.settle(self.settled(now))?;
-            }
-            Input::Asked { call: Call::Lookup { range }, .. } => {
-                self.model.lookup(range, news.table_full)?;
-            }
-            Input::Asked { call: Call::EndSession { request, .. }, .. } => {
-                self.model.end_session(request);
-            }
-            Input::Asked { call: Call::Clear { force }, .. }
-            | Input::OperatorClear { force, .. } => self.model.clear(*force),
-            Input::Asked { .. }
-            | Input::Restarted
-            | Input::OperatorQuota { .. }
-            | Input::AdapterAdded { .. }
-            | Input::AdapterScanEnded { .. }
-            | Input::TierEnded { .. } => {}
-            Input::OperatorRemove { adapter, .. } => self.model.adapter_removed(*adapter),
-            Input::AdapterScanned { adapter, found } => {
-                self.model.adapter_scanned(*adapter, found);
-            }
-            Input::ArenaGrown { bytes } => self.model.grow(*bytes),
-            Input::ConnectionEnded { connection } => self.model.connection_ended(*connection),
-            Input::SendEnded { ticket, outcome } => {
-                let known = self.model.send_ended(*ticket, *outcome, &news)?;
-                self.stale(known, out)?;
-            }
-            Input::ReceiveEnded { ticket, complete, outcome } => {
-                let got = self.answer_of_body(out);
-                let known = self.model.receive_ended(*ticket, (*complete, *outcome), &news, got)?;
-                self.stale(known, out)?;
-            }
-        }
-        self.answers(out, &news, &mut seen, |_| true)?;
-        if !matches!(input, Input::Tick) {
-            self.model.hear_stores(&news.below)?;
-            self.orders(out, &mut seen)?;
-        }
-        self.operator_answers(input, out)?;
-        self.park(input, &seen)?;
-        if !matches!(input, Input::Tick) {
-            self.model.settle(None)?;
-        }
-        let is_working = is_working || self.model.waits_below();
-        self.check_parked(now, is_working)?;
-        Ok(seen)
+        Ok(news)
     }
 
     /// Whatever became readable, and whatever stops being so, has its own bytes and no others.

@@ -28,7 +28,7 @@ use kvtide_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-pub use below::TierNews;
+pub use below::{Serving, StoreEnd, TierNews};
 pub use clients::{Instance, Rejected};
 pub use room::Arena;
 pub use sessions::Session;

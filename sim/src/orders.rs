@@ -4,11 +4,10 @@
 
 use crate::memory::Tag;
 use crate::model::ObjectNumber;
-use kvtide_core::config::{AdapterSetup, PolicyKind};
-use kvtide_core::effect::Note;
-use kvtide_core::engine::Engine;
-use kvtide_core::event::Scanned;
-use kvtide_core::names::{AdapterId, ChunkHash, KvRank, L2Key, Place, Seal, Ticket};
+use kvtide_core::event::{
+    AdapterSetup, DeleteOutcome, LoadOutcome, PolicyKind, Scanned, StoreOutcome,
+};
+use kvtide_core::names::{AdapterId, ChunkHash, KvRank, Place, Seal, Ticket};
 use kvtide_core::time::Duration;
 use std::fmt;
 use std::rc::Rc;
@@ -21,20 +20,6 @@ pub struct Name {
     pub rank: KvRank,
     pub group: u16,
     pub hash: ChunkHash,
-}
-
-impl Name {
-    /// What the engine calls an object in the effect at hand.
-    pub fn of(engine: &Engine, key: &L2Key) -> Name {
-        let name = engine.l2_name(key);
-        Name {
-            model: name.model.as_ref().into(),
-            salt: name.salt.into(),
-            rank: name.rank,
-            group: name.group as u16,
-            hash: key.hash,
-        }
-    }
 }
 
 impl fmt::Debug for Name {
@@ -130,8 +115,27 @@ pub enum Order {
     Digest { ticket: Ticket, name: Name, what: Lies },
     Scrub { ticket: Ticket, adapter: AdapterId, name: Name, bytes: u64 },
     Cancel { ticket: Ticket },
-    Note { adapter: AdapterId, name: Name, note: Note },
+    Note { adapter: AdapterId, name: Name, note: Noted },
     Closed { adapter: AdapterId },
+}
+
+/// A line for an index at rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    Stored { bytes: u64, seal: Option<Seal> },
+    Used,
+    Removed,
+}
+
+/// How something that was ordered from a lower tier has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Probe(Option<Rc<[Option<u64>]>>),
+    Store(StoreOutcome),
+    Load(LoadOutcome),
+    Delete(DeleteOutcome),
+    Digest(u32),
+    Scrub(Option<u32>),
 }
 
 /// An object of L1 and where it lies.

@@ -270,6 +270,13 @@ impl State {
             State::EndingAtClose => "a stream ended only with its connection",
             State::EndingLate => "a stream ended after it had rested for a TTL",
             State::RetrieveAfterForget => "a retrieve came for a request that was known no more",
+            below => below.name_below(),
+        }
+    }
+
+    /// Those of lower tiers.
+    fn name_below(self) -> &'static str {
+        match self {
             State::ProbedBelow => "a lower tier was asked and had it",
             State::LoadedBelow => "an object was loaded from a lower tier",
             State::LoadJoined => "two lookups waited for one load",
@@ -308,6 +315,7 @@ impl State {
             State::PresentBelow => "an object was there already when it was stored",
             State::TierEndedLate => "an order ended well after its deadline",
             State::ScrubFoundDamage => "a check at rest found other bytes",
+            _ => unreachable!("a state above lower tiers"),
         }
     }
 }

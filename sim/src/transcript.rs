@@ -2,9 +2,9 @@
 //! these lines; equal seeds must give equal numbers on every machine.
 
 use crate::calls::Call;
-use crate::orders::{Found, Setup};
+use crate::orders::{Ending, Found, Setup};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
-use kvtide_core::event::{BodyOutcome, DeleteOutcome, LoadOutcome, SendOutcome, StoreOutcome};
+use kvtide_core::event::{BodyOutcome, SendOutcome};
 use kvtide_core::fact::{Fact, KeyRange};
 use kvtide_core::names::{AdapterId, Connection, Reply, Ticket};
 use kvtide_core::time::Instant;
@@ -72,17 +72,6 @@ pub enum Input {
     },
     /// Another server takes the place of this one: it knows nothing, and its arena is empty.
     Restarted,
-}
-
-/// How something that was ordered from a lower tier has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
-    Probe(Option<Rc<[Option<u64>]>>),
-    Store(StoreOutcome),
-    Load(LoadOutcome),
-    Delete(DeleteOutcome),
-    Digest(u32),
-    Scrub(Option<u32>),
 }
 
 impl Transcript {

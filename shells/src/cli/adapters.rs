@@ -174,7 +174,8 @@ fn common(fields: &mut Fields, defaults: AdapterSpec) -> Result<AdapterSpec, Con
 }
 
 /// The peer's tiers of files take "false" and keep their files. Here nothing that was asked for is
-/// left undone, and to remove a folder's worth of objects takes longer than the end of a server may.
+/// left undone, and to remove a folder's worth of objects takes longer than the end of a server
+/// may.
 fn persist_enabled(fields: &mut Fields, kind: &Kind) -> Result<bool, ConfigFault> {
     let persists = fields.flag("persist_enabled", true)?;
     let kind = match kind {

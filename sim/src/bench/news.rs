@@ -65,29 +65,12 @@ impl Bench {
                 Fact::WriteReserved { keys } => news.reserved.extend(self.keys(*keys, out)?),
                 Fact::WriteFinished { keys } => news.committed.extend(self.keys(*keys, out)?),
                 Fact::WriteAborted { keys, why } => {
-                    let why = match why {
-                        Abort::WriteTtl => Aborted::WriteTtl,
-                        Abort::ConnectionEnded => Aborted::StreamEnded,
-                        Abort::Unregistered | Abort::Reaped | Abort::Replaced => {
-                            Aborted::InstanceEnded
-                        }
-                        Abort::ForcedClear => Aborted::Forced,
-                        Abort::Body => Aborted::Body,
-                        Abort::Load | Abort::Digest => unreachable!("dealt with above"),
-                    };
+                    let why = aborted(*why);
                     let keys = self.keys(*keys, out)?;
                     news.aborted.extend(keys.into_iter().map(|key| (key, why)));
                 }
                 Fact::Evicted { keys, why } => {
-                    let why = match why {
-                        Removal::Watermark | Removal::Table => Removed::InOrder,
-                        Removal::Pressure => Removed::ForRoom,
-                        Removal::Clear => Removed::Cleared,
-                        Removal::ForcedClear => Removed::Forced,
-                        Removal::Temporary => Removed::Temporary,
-                        Removal::Demoted => Removed::Demoted,
-                        Removal::Operator => Removed::Forced,
-                    };
+                    let why = removed(*why);
                     let keys = self.keys(*keys, out)?;
                     news.uses.extend(keys.into_iter().map(|key| (key, Use::Removed(why))));
                 }
@@ -105,11 +88,7 @@ impl Bench {
                     news.refused.extend(keys.into_iter().map(|key| (key, why)));
                 }
                 Fact::ReadFailed { why, .. } => {
-                    news.missed = Some(match why {
-                        ReadFailure::NotFound => Missed::NotFound,
-                        ReadFailure::NotLeased => Missed::NotLeased,
-                        ReadFailure::Layout => Missed::OtherKey,
-                    });
+                    news.missed = Some(missed(*why));
                 }
                 Fact::RequestFaulted { fault: RequestFault::NoSuchHold, .. } => {
                     news.no_such_hold = true;
@@ -211,5 +190,35 @@ fn refused(why: NoRoom) -> Refused {
         NoRoom::Lent => Refused::Lent,
         NoRoom::Busy => Refused::Busy,
         NoRoom::Trimmed => Refused::Trimmed,
+    }
+}
+
+fn removed(why: Removal) -> Removed {
+    match why {
+        Removal::Watermark | Removal::Table => Removed::InOrder,
+        Removal::Pressure => Removed::ForRoom,
+        Removal::Clear => Removed::Cleared,
+        Removal::ForcedClear | Removal::Operator => Removed::Forced,
+        Removal::Temporary => Removed::Temporary,
+        Removal::Demoted => Removed::Demoted,
+    }
+}
+
+fn aborted(why: Abort) -> Aborted {
+    match why {
+        Abort::WriteTtl => Aborted::WriteTtl,
+        Abort::ConnectionEnded => Aborted::StreamEnded,
+        Abort::Unregistered | Abort::Reaped | Abort::Replaced => Aborted::InstanceEnded,
+        Abort::ForcedClear => Aborted::Forced,
+        Abort::Body => Aborted::Body,
+        Abort::Load | Abort::Digest => unreachable!("what was to be loaded is no client's"),
+    }
+}
+
+fn missed(why: ReadFailure) -> Missed {
+    match why {
+        ReadFailure::NotFound => Missed::NotFound,
+        ReadFailure::NotLeased => Missed::NotLeased,
+        ReadFailure::Layout => Missed::OtherKey,
     }
 }

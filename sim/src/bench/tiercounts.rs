@@ -1,9 +1,10 @@
 //! Which of the states of lower tiers an event has met.
 
 use super::Bench;
-use crate::model::{News, TierNews, Use};
+use crate::model::{News, StoreEnd, TierNews, Use};
+use crate::orders::Ending;
 use crate::reach::State;
-use crate::transcript::{Ending, Input};
+use crate::transcript::Input;
 use kvtide_core::config::PrefetchPolicy;
 use kvtide_core::effect::{Effect, Outbox};
 use kvtide_core::fact::{AdapterState, Fact, FactKey, L2LoadEnd, L2Removal, L2StoreEnd};
@@ -79,8 +80,7 @@ impl Bench {
                 self.reach.met(State::ProbedBeforeScan);
             }
         }
-        let is_bad =
-            |news: &TierNews| matches!(news, TierNews::HasNoMore { why: L2Removal::Digest, .. });
+        let is_bad = |news: &TierNews| matches!(news, TierNews::HasNoMore { is_damaged: true, .. });
         if matches!(ending, Ending::Scrub(Some(_))) && news.below.iter().any(is_bad) {
             self.reach.met(State::ScrubFoundDamage);
         }
@@ -90,7 +90,7 @@ impl Bench {
             }
         }
         let stored = news.below.iter().filter_map(|news| match news {
-            TierNews::StoreEnded { name, end: L2StoreEnd::Stored, .. } => Some(name),
+            TierNews::StoreEnded { name, end: StoreEnd::Stored, .. } => Some(name),
             _ => None,
         });
         if stored.into_iter().any(|name| self.model.holds_demoted(name)) {

@@ -2,12 +2,13 @@
 //! of them.
 
 use super::{Bench, Seen};
-use crate::model::{Key, News, Scope, TierNews, Use};
-use crate::orders::{Lies, Name, Order};
-use crate::transcript::{Ending, Input};
+use crate::model::{Key, News, Scope, Serving, StoreEnd, TierNews, Use};
+use crate::orders::{Ending, Lies, Name, Noted, Order};
+use crate::transcript::Input;
 use kvtide_core::effect::{Effect, Note, Outbox};
+use kvtide_core::engine::Engine;
 use kvtide_core::event::Event;
-use kvtide_core::fact::{Fact, FactKey, KeyRange};
+use kvtide_core::fact::{AdapterState, Fact, FactKey, KeyRange, L2LoadEnd, L2Removal, L2StoreEnd};
 use kvtide_core::names::{AdapterId, L2Key, ScopeId, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::BTreeMap;
@@ -57,25 +58,33 @@ impl Bench {
         };
         match fact {
             Fact::AdapterChanged { adapter, state } => {
-                news.push(TierNews::State { adapter: *adapter, state: *state });
+                news.push(TierNews::State { adapter: *adapter, state: serving(*state) });
             }
             Fact::L2StoreEnded { adapter, keys, end, .. } => each(*adapter, keys, &|told| {
-                TierNews::StoreEnded { adapter: told.adapter, name: told.name, end: *end }
+                TierNews::StoreEnded { adapter: told.adapter, name: told.name, end: stored(*end) }
             }),
-            Fact::L2StoreDropped { adapter, keys, why } => each(*adapter, keys, &|told| {
-                TierNews::StoreDropped { adapter: told.adapter, name: told.name, why: *why }
+            Fact::L2StoreDropped { adapter, keys, .. } => each(*adapter, keys, &|told| {
+                TierNews::StoreDropped { adapter: told.adapter, name: told.name }
             }),
-            Fact::L2LoadEnded { adapter, keys, end, .. } => each(*adapter, keys, &|told| {
-                TierNews::LoadEnded { adapter: told.adapter, name: told.name, end: *end }
-            }),
+            Fact::L2LoadEnded { adapter, keys, end, .. } => {
+                each(*adapter, keys, &|told| TierNews::LoadEnded {
+                    adapter: told.adapter,
+                    name: told.name,
+                    is_loaded: *end == L2LoadEnd::Loaded,
+                })
+            }
             Fact::L2Stored { adapter, keys } => each(*adapter, keys, &|told| {
                 let Told { adapter, name, bytes } = told;
                 TierNews::Has { adapter, name, bytes }
             }),
-            Fact::L2Removed { adapter, keys, why } => each(*adapter, keys, &|told| {
-                TierNews::HasNoMore { adapter: told.adapter, name: told.name, why: *why }
-            }),
-            Fact::L2PrefetchFailed { why, .. } => news.push(TierNews::Failed { why: *why }),
+            Fact::L2Removed { adapter, keys, why } => {
+                each(*adapter, keys, &|told| TierNews::HasNoMore {
+                    adapter: told.adapter,
+                    name: told.name,
+                    is_damaged: *why == L2Removal::Digest,
+                })
+            }
+            Fact::L2PrefetchFailed { .. } => news.push(TierNews::Failed),
             _ => {}
         }
     }
@@ -175,7 +184,7 @@ impl Bench {
                 Effect::Note { adapter, key, note } => {
                     let name = Name::of(&self.engine, &key);
                     self.check_note(&name, note)?;
-                    Order::Note { adapter, name, note }
+                    Order::Note { adapter, name, note: noted(note) }
                 }
                 Effect::AdapterClosed { adapter } => Order::Closed { adapter },
             };
@@ -206,6 +215,48 @@ impl Bench {
             }
         }
         Ok(loads)
+    }
+}
+
+impl Name {
+    /// What the engine calls an object in the effect at hand.
+    pub(crate) fn of(engine: &Engine, key: &L2Key) -> Name {
+        let name = engine.l2_name(key);
+        Name {
+            model: name.model.as_ref().into(),
+            salt: name.salt.into(),
+            rank: name.rank,
+            group: name.group as u16,
+            hash: key.hash,
+        }
+    }
+}
+
+// The model has words of its own: what it judges does not teach it any.
+
+fn serving(state: AdapterState) -> Serving {
+    match state {
+        AdapterState::Scanning => Serving::Scanning,
+        AdapterState::Ready => Serving::Ready,
+        AdapterState::Tripped => Serving::Tripped,
+        AdapterState::Draining => Serving::Draining,
+        AdapterState::Gone => Serving::Gone,
+    }
+}
+
+fn stored(end: L2StoreEnd) -> StoreEnd {
+    match end {
+        L2StoreEnd::Stored => StoreEnd::Stored,
+        L2StoreEnd::Present => StoreEnd::Present,
+        L2StoreEnd::NoSpace | L2StoreEnd::Io | L2StoreEnd::TimedOut => StoreEnd::Failed,
+    }
+}
+
+fn noted(note: Note) -> Noted {
+    match note {
+        Note::Stored { bytes, seal } => Noted::Stored { bytes, seal },
+        Note::Used => Noted::Used,
+        Note::Removed => Noted::Removed,
     }
 }
 

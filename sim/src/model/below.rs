@@ -3,8 +3,6 @@
 
 use super::{Key, Model, ObjectNumber, State, Sure, Verdict, check};
 use crate::orders::{Name, Order, Setup};
-use kvtide_core::fact::{AdapterState, L2LoadEnd, L2Removal, L2StoreEnd};
-use kvtide_core::fact::{PrefetchFailure, StoreDrop};
 use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,20 +11,63 @@ use std::rc::Rc;
 /// News of a lower tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TierNews {
-    State { adapter: AdapterId, state: AdapterState },
-    StoreEnded { adapter: AdapterId, name: Name, end: L2StoreEnd },
-    StoreDropped { adapter: AdapterId, name: Name, why: StoreDrop },
-    LoadEnded { adapter: AdapterId, name: Name, end: L2LoadEnd },
-    Has { adapter: AdapterId, name: Name, bytes: u64 },
-    HasNoMore { adapter: AdapterId, name: Name, why: L2Removal },
-    Failed { why: PrefetchFailure },
+    State {
+        adapter: AdapterId,
+        state: Serving,
+    },
+    StoreEnded {
+        adapter: AdapterId,
+        name: Name,
+        end: StoreEnd,
+    },
+    StoreDropped {
+        adapter: AdapterId,
+        name: Name,
+    },
+    LoadEnded {
+        adapter: AdapterId,
+        name: Name,
+        is_loaded: bool,
+    },
+    Has {
+        adapter: AdapterId,
+        name: Name,
+        bytes: u64,
+    },
+    /// `is_damaged`: its bytes were others, and it was put aside.
+    HasNoMore {
+        adapter: AdapterId,
+        name: Name,
+        is_damaged: bool,
+    },
+    /// A lookup did not get something from below L1.
+    Failed,
+}
+
+/// What a tier can be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    Scanning,
+    Ready,
+    Tripped,
+    Draining,
+    Gone,
+}
+
+/// What came of one store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreEnd {
+    Stored,
+    /// It was there already.
+    Present,
+    Failed,
 }
 
 /// One tier of the roster.
 #[derive(Clone, Debug)]
 pub(super) struct Tier {
     pub setup: Rc<Setup>,
-    pub state: AdapterState,
+    pub state: Serving,
     pub is_removed: bool,
     pub is_closed: bool,
     /// What it is told to hold, or may have been.
@@ -141,7 +182,7 @@ impl Below {
 
     pub fn serves(&self) -> impl Iterator<Item = (AdapterId, &Tier)> {
         let serves = |(_, tier): &(AdapterId, &Tier)| {
-            matches!(tier.state, AdapterState::Scanning | AdapterState::Ready)
+            matches!(tier.state, Serving::Scanning | Serving::Ready)
         };
         (0..).map(AdapterId).zip(&self.tiers).filter(serves)
     }
@@ -158,7 +199,7 @@ impl Model {
         check(self.below.tiers.len() == adapter.0 as usize, "tiers join in order")?;
         self.below.tiers.push(Tier {
             setup: setup.clone(),
-            state: AdapterState::Scanning,
+            state: Serving::Scanning,
             is_removed: false,
             is_closed: false,
             has: BTreeMap::new(),
@@ -294,8 +335,7 @@ impl Model {
     pub(super) fn owe(&mut self, number: ObjectNumber) {
         let name = self.object(number).key.name();
         let mut demotion = Demotion::default();
-        let takes =
-            |state: AdapterState| !matches!(state, AdapterState::Draining | AdapterState::Gone);
+        let takes = |state: Serving| !matches!(state, Serving::Draining | Serving::Gone);
         // A commit of what is on its way already goes along with that, to those that it is for.
         let is_under_way = self.below.owed.keys().any(|(_, of)| *of == name);
         for (place, tier) in self.below.tiers.iter().enumerate() {
@@ -333,17 +373,17 @@ impl Model {
             match news {
                 TierNews::State { adapter, state } => {
                     let tier = self.below.tier(*adapter)?;
-                    let is_over = tier.state == AdapterState::Gone;
+                    let is_over = tier.state == Serving::Gone;
                     check(!is_over, "I-33: a tier that had gone came back")?;
-                    let leaves = tier.state == AdapterState::Draining;
-                    let may = !leaves || *state == AdapterState::Gone;
+                    let leaves = tier.state == Serving::Draining;
+                    let may = !leaves || *state == Serving::Gone;
                     check(may, "I-33: a leaving tier stayed")?;
                     tier.state = *state;
                     self.below.has_failed = true;
                 }
                 TierNews::StoreEnded { .. } | TierNews::StoreDropped { .. } => {}
-                TierNews::LoadEnded { end, .. } => {
-                    self.below.has_failed |= *end != L2LoadEnd::Loaded;
+                TierNews::LoadEnded { is_loaded, .. } => {
+                    self.below.has_failed |= !is_loaded;
                 }
                 TierNews::Has { adapter, name, bytes } => {
                     let tier = self.below.tier(*adapter)?;
@@ -355,7 +395,7 @@ impl Model {
                     self.below.tier(*adapter)?.has.remove(name);
                     self.below.has_failed = true;
                 }
-                TierNews::Failed { .. } => self.below.has_failed = true,
+                TierNews::Failed => self.below.has_failed = true,
             }
         }
         if self.below.has_failed {
@@ -369,7 +409,7 @@ impl Model {
         for news in news {
             match news {
                 TierNews::StoreEnded { adapter, name, end } => match end {
-                    L2StoreEnd::Stored | L2StoreEnd::Present => {
+                    StoreEnd::Stored | StoreEnd::Present => {
                         self.answered(*adapter, name, true)?;
                         let tier = self.below.tier(*adapter)?;
                         let layout = tier.layouts.get(name).and_then(Layout::bytes);
@@ -377,7 +417,7 @@ impl Model {
                         let has = Has { bytes, sealed: None, was_wanted: true, layout: None };
                         tier.has.entry(name.clone()).or_insert(has);
                     }
-                    L2StoreEnd::NoSpace | L2StoreEnd::Io | L2StoreEnd::TimedOut => {}
+                    StoreEnd::Failed => {}
                 },
                 TierNews::StoreDropped { adapter, name, .. } => {
                     self.answered(*adapter, name, false)?;

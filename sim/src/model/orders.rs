@@ -1,11 +1,9 @@
 //! Orders and their endings: what may be ordered, and what is left when nothing is to be left.
 
+use super::Serving;
 use super::below::{Flight, Has};
 use super::{Model, ObjectNumber, State, Sure, Verdict, check};
-use crate::orders::{Name, Order};
-use crate::transcript::Ending;
-use kvtide_core::effect::Note;
-use kvtide_core::fact::AdapterState;
+use crate::orders::{Ending, Name, Noted, Order};
 use kvtide_core::names::{AdapterId, Ticket};
 use kvtide_core::time::Duration;
 
@@ -16,7 +14,7 @@ impl Model {
             let tier = self.below.tier(adapter)?;
             check(!tier.is_closed, "I-33: an order after a tier was closed")?;
             let is_new = order.ticket().is_some();
-            let leaves = tier.is_removed || tier.state == AdapterState::Draining;
+            let leaves = tier.is_removed || tier.state == Serving::Draining;
             check(!is_new || !leaves, "I-33: a leaving tier was given a new task")?;
         }
         match order {
@@ -94,7 +92,7 @@ impl Model {
             self.below.has_order(adapter, name, |order| matches!(order, Order::Delete { .. }));
         check(!is_going, "I-31: loaded while it is being deleted")?;
         let tier = self.below.tier(adapter)?;
-        let serves = matches!(tier.state, AdapterState::Scanning | AdapterState::Ready);
+        let serves = matches!(tier.state, Serving::Scanning | Serving::Ready);
         check(serves, "R-30: a load from a tier that does not serve")?;
         check(loads < tier.setup.loads_max as usize, "I-32: more loads than a tier's credits")?;
         let verifies = tier.setup.verify;
@@ -104,11 +102,11 @@ impl Model {
         Ok(())
     }
 
-    fn noted(&mut self, adapter: AdapterId, name: &Name, note: Note) -> Verdict {
+    fn noted(&mut self, adapter: AdapterId, name: &Name, note: Noted) -> Verdict {
         let events = self.below.events;
         let tier = self.below.tier(adapter)?;
         match note {
-            Note::Stored { bytes, seal } => {
+            Noted::Stored { bytes, seal } => {
                 let has = tier.has.entry(name.clone()).or_insert(Has {
                     bytes,
                     sealed: None,
@@ -117,8 +115,8 @@ impl Model {
                 });
                 has.sealed = has.sealed.or(seal.map(|_| events));
             }
-            Note::Used => {}
-            Note::Removed => drop(tier.has.remove(name)),
+            Noted::Used => {}
+            Noted::Removed => drop(tier.has.remove(name)),
         }
         Ok(())
     }
@@ -204,9 +202,8 @@ impl Model {
     /// Whether a probe is one of a tier that has not told yet what lay there.
     pub fn asks_before_scan(&self, ticket: Ticket) -> bool {
         let adapter = self.below.flights.get(&ticket).and_then(|flight| flight.order.adapter());
-        adapter.is_some_and(|adapter| {
-            self.below.tiers[adapter.0 as usize].state == AdapterState::Scanning
-        })
+        adapter
+            .is_some_and(|adapter| self.below.tiers[adapter.0 as usize].state == Serving::Scanning)
     }
 
     /// Whether what a tier has now would leave L1, but for those who hold it.
@@ -267,7 +264,7 @@ impl Model {
         let goes = |order: &Order| matches!(order, Order::Delete { .. });
         (0..).map(AdapterId).zip(&self.below.tiers).any(|(adapter, tier)| {
             tier.setup.keeps_data
-                && !matches!(tier.state, AdapterState::Draining | AdapterState::Gone)
+                && !matches!(tier.state, Serving::Draining | Serving::Gone)
                 && tier.has.contains_key(name)
                 && !self
                     .below

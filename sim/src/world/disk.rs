@@ -6,8 +6,7 @@
 //! but for what a device lost that had said that it was safe.
 
 use crate::memory::Tag;
-use crate::orders::{Found, Name};
-use kvtide_core::effect::Note;
+use crate::orders::{Found, Name, Noted};
 use kvtide_core::event::{DeleteOutcome, StoreOutcome};
 use kvtide_core::names::Seal;
 use kvtide_core::rng::Rng;
@@ -37,7 +36,7 @@ pub struct Disk {
     files: BTreeMap<Name, File>,
     index: BTreeMap<Name, Line>,
     /// Lines that are not durable yet, oldest first.
-    notes: Vec<(Name, Note)>,
+    notes: Vec<(Name, Noted)>,
     /// Unfinished files, which nobody sees.
     pub temps: u64,
     uses: u64,
@@ -99,14 +98,14 @@ impl Disk {
         }
     }
 
-    pub fn note(&mut self, name: Name, note: Note) {
+    pub fn note(&mut self, name: Name, note: Noted) {
         self.notes.push((name, note));
     }
 
     /// Everything so far is durable now: files, and the notes that were there for so long.
     pub fn flush(&mut self, notes: usize) {
         self.files.values_mut().for_each(|file| file.is_durable = true);
-        let notes: Vec<(Name, Note)> = self.notes.drain(..notes.min(self.notes.len())).collect();
+        let notes: Vec<(Name, Noted)> = self.notes.drain(..notes.min(self.notes.len())).collect();
         for (name, note) in notes {
             self.write_line(name, note);
         }
@@ -116,19 +115,19 @@ impl Disk {
         self.notes.len()
     }
 
-    fn write_line(&mut self, name: Name, note: Note) {
+    fn write_line(&mut self, name: Name, note: Noted) {
         self.uses += 1;
         let used = self.uses;
         match note {
-            Note::Stored { bytes, seal } => {
+            Noted::Stored { bytes, seal } => {
                 self.index.insert(name, Line { bytes, seal, used });
             }
-            Note::Used => {
+            Noted::Used => {
                 if let Some(line) = self.index.get_mut(&name) {
                     line.used = used;
                 }
             }
-            Note::Removed => drop(self.index.remove(&name)),
+            Noted::Removed => drop(self.index.remove(&name)),
         }
     }
 
@@ -147,7 +146,7 @@ impl Disk {
             return;
         }
         let kept = rng.below(self.notes.len() as u64 + 1) as usize;
-        let notes: Vec<(Name, Note)> = self.notes.drain(..).take(kept).collect();
+        let notes: Vec<(Name, Noted)> = self.notes.drain(..).take(kept).collect();
         for (name, note) in notes {
             self.write_line(name, note);
         }
@@ -210,8 +209,8 @@ mod tests {
         File { bytes: 1024, content: Tag(number), damage: None, is_durable: false }
     }
 
-    fn stored(digest: u32) -> Note {
-        Note::Stored { bytes: 1024, seal: Some(Seal { digest, layout: 0 }) }
+    fn stored(digest: u32) -> Noted {
+        Noted::Stored { bytes: 1024, seal: Some(Seal { digest, layout: 0 }) }
     }
 
     #[test]
@@ -229,7 +228,7 @@ mod tests {
             disk.store(&name(number), file(number.into()));
             disk.note(name(number), stored(number.into()));
         }
-        disk.note(name(2), Note::Used);
+        disk.note(name(2), Noted::Used);
         disk.crash(End::Stopped, true, &mut Rng::new(1), Tag(9));
         let order: Vec<u8> = disk.scan().iter().map(|found| found.name.hash.0[0]).collect();
         assert_eq!(order, [1, 3, 2]);

@@ -2,8 +2,9 @@
 
 use super::{Fate, Job};
 use crate::memory::GRAIN_BYTES;
+use crate::orders::Ending;
 use crate::orders::{Lies, Name, Order, digest};
-use crate::transcript::{Ending, Input};
+use crate::transcript::Input;
 use crate::world::disk::File;
 use crate::world::{Step, World};
 use kvtide_core::event::{DeleteOutcome, LoadOutcome, StoreOutcome, TierFault};
