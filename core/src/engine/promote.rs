@@ -187,7 +187,8 @@ impl Promote {
         Seek {
             session: wanted.session,
             tenant: wanted.tenant,
-            set: LeaseSet::new(rows.len() as u32, 0),
+            // Of as many rows as the lookup, also where not all of them could be named.
+            set: LeaseSet::new(wanted.scopes.len() as u32, 0),
             leased: 0,
             rows,
             bytes: layout.bytes().unwrap_or(0),
