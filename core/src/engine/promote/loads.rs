@@ -232,7 +232,7 @@ impl Promote {
             // A foreign file. From its first load on it has to stay what it was then.
             let seal = Seal { digest, layout: load.layout };
             let (key, bytes) = (load.key, load.bytes);
-            if adapters.seal(adapter, entry, seal) {
+            if adapters.seal((adapter, entry), bytes, seal, &turn.l1.scopes) {
                 let note = Note::Stored { bytes, seal: Some(seal) };
                 turn.out.effects.push(Effect::Note { adapter, key, note });
             }
