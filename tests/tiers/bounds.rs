@@ -84,3 +84,25 @@ fn i22_an_object_of_another_layout_is_not_the_one_that_leaves_l1() {
     assert_eq!(bed.engine.status().objects, 1, "no tier has this one");
     assert_eq!(drops(&bed, ONE, StoreDrop::Unfit), 1);
 }
+
+/// The lists of those who wait held names of all who had ever waited, for as long as the first one
+/// did: the audit counts them after every event.
+#[test]
+fn p3_lookups_that_give_up_stand_in_no_line() {
+    let mut config = config(64);
+    config.prefetch_max = 2;
+    let mut bed = Bed::new(config, 1, &[AdapterSetup { loads_max: 1, ..setup("fs") }]);
+    let hashes = prompt(b'a', 4);
+    bed.disks[0].extend(&hashes);
+    bed.lookup("first", 1, &hashes);
+    bed.end(0);
+    assert_eq!(bed.orders.len(), 1, "one load at once, three wait");
+    bed.lookup("second", 1, &prompt(b'b', 4));
+    for _ in 0..3 {
+        bed.lookup("third", 1, &prompt(b'c', 4));
+    }
+    bed.ask(Ask::EndSession { request: "third", hashes: &[] });
+    bed.ask(Ask::EndSession { request: "first", hashes: &[] });
+    bed.end_all();
+    assert_eq!(bed.query("second"), Some(0));
+}
