@@ -65,6 +65,9 @@ pub const DEMOTING_PPM_MAX: u64 = 250_000;
 pub const LOADS_MAX: usize = 16_384;
 /// Longest that a lookup waits for lower tiers, seconds.
 pub const SEEK_SECS_MAX: u64 = 30;
+/// Objects of other servers may be followed by nothing of worth up to a multiple of this, where
+/// those write whole blocks (spec/storage §6.3, `fs_native`).
+pub const PADDED_TO_BYTES: u64 = 4096;
 /// Keys of one probe.
 pub const PROBE_KEYS_MAX: usize = 1024;
 /// Tries of one store below L1.

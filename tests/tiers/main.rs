@@ -1,6 +1,7 @@
 //! The engine above lower tiers: lookups that go on below L1.
 
 mod bed;
+mod bounds;
 mod loads;
 mod runs;
 mod shelves;

@@ -187,12 +187,15 @@ impl Adapters {
 
     /// Whether an adapter that stays, and keeps what it is given, has an object of L1.
     pub(crate) fn keep(&self, scopes: &Scopes, key: &Key) -> bool {
-        let below = ScopeKey { layout: Layout::UNKNOWN, ..*scopes.key(key.scope) };
+        let of = *scopes.key(key.scope);
+        let below = ScopeKey { layout: Layout::UNKNOWN, ..of };
         let Some(scope) = scopes.scope(&below) else { return false };
         let key = L2Key { hash: key.hash, scope };
+        let (bytes, layout) = (of.layout.bytes().unwrap_or(0), of.layout.fingerprint());
+        let has = |entry: &shelf::Entry| entry.is_loadable() && entry.is_like(bytes, layout);
         self.staying()
             .filter(|adapter| adapter.setup.keeps_data)
-            .any(|adapter| adapter.shelf.find(&key).is_some_and(|(_, entry)| entry.is_loadable()))
+            .any(|adapter| adapter.shelf.find(&key).is_some_and(|(_, entry)| has(entry)))
     }
 
     /// What an adapter is known to hold under a key. Nothing that can be had, where nothing is
@@ -393,8 +396,15 @@ impl Adapters {
         self.get(id).load_bytes_per_second
     }
 
-    pub fn seal(&mut self, id: AdapterId, entry: SlotName, seal: Seal) -> bool {
-        self.get_mut(id).shelf.seal(entry, seal)
+    /// The first load has shown what an object of `bytes` comes to.
+    pub fn seal(
+        &mut self,
+        (id, entry): (AdapterId, SlotName),
+        bytes: u64,
+        seal: Seal,
+        scopes: &Scopes,
+    ) -> bool {
+        self.get_mut(id).shelf.seal(entry, bytes, seal, scopes)
     }
 
     /// Absolute, for a scrape and for every tick.

@@ -212,7 +212,8 @@ impl Demote {
     ) -> (SmallVec<[AdapterId; 4]>, bool) {
         let mut targets = SmallVec::new();
         let mut is_kept = false;
-        let bytes = turn.l1.objects.find(object.0).map_or(0, |object| object.extent.bytes);
+        let found = turn.l1.objects.find(object.0).expect("readable, seen by the caller");
+        let (bytes, scope) = (found.extent.bytes, found.scope);
         let told = fact_key(key, bytes, turn.l1);
         let share = self.demotions.limit() / adapters.staying().count().max(1);
         for adapter in adapters.staying() {
@@ -220,8 +221,13 @@ impl Demote {
             if let Some((_, entry)) = adapter.shelf.find(key)
                 && !matches!(entry.stage, Stage::Deleting(_))
             {
-                let is_here = entry.is_loadable() && entry.bytes == bytes;
-                is_kept |= is_here && adapter.setup.keeps_data;
+                let layout = turn.l1.scopes.key(scope).layout.fingerprint();
+                let is_other = entry.is_loadable() && !entry.is_like(bytes, layout);
+                is_kept |= entry.is_loadable() && !is_other && adapter.setup.keeps_data;
+                // What is there already stays as it is.
+                if is_other {
+                    self.drop_told(adapter.id, StoreDrop::Unfit, told, drops);
+                }
                 continue;
             }
             if !queue.touches.see(self.hash.hash_one(key)) {

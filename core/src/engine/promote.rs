@@ -28,7 +28,7 @@ use crate::names::{ChunkHash, L2Key, Layout, ObjectId, ScopeId, TenantId};
 use crate::slots::{SlotName, Slots};
 use crate::time::Duration;
 use crate::{Map, map_with_capacity};
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use loads::Load;
 use plan::Probing;
@@ -96,11 +96,21 @@ pub(crate) struct Seek {
     pub loaded: u32,
     /// It has been told that room is being made so often.
     pub waits_for_room: u8,
+    /// Its place among those that wait for their turn.
+    arrival: u64,
     /// It may load; at most so many do at once (`--l2-prefetch-max-in-flight`).
     pub is_active: bool,
     /// It stands in `done`.
     pub is_done: bool,
     timer: Option<Timer>,
+}
+
+/// Loads in the order in which they came. Who has given up leaves it, so that it is never longer
+/// than the table of loads.
+#[derive(Clone, Debug, Default)]
+struct Line {
+    loads: BTreeMap<u64, SlotName>,
+    bytes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -110,10 +120,12 @@ pub struct Promote {
     pub(crate) loads: Slots<Load>,
     by_object: Map<ObjectId, SlotName>,
     /// Seeks that wait for their turn, first come first served (I-32).
-    queue: VecDeque<SlotName>,
+    queue: BTreeMap<u64, SlotName>,
     pub(crate) active: usize,
     /// Loads that wait for a credit of their adapter, by its place in the roster.
-    waiting: Vec<VecDeque<SlotName>>,
+    waiting: Vec<Line>,
+    /// Seeks and loads that have come so far: who comes later stands behind.
+    arrivals: u64,
     /// Seeks whose result stands, for the desk to hand on.
     done: Vec<SlotName>,
 }
@@ -125,16 +137,19 @@ impl Promote {
             by_session: map_with_capacity(limits.loads, seed ^ 31),
             loads: Slots::with_limit(limits.loads),
             by_object: map_with_capacity(limits.loads, seed ^ 32),
-            queue: VecDeque::new(),
+            queue: BTreeMap::new(),
             active: 0,
             waiting: Vec::new(),
+            arrivals: 0,
             done: Vec::new(),
         }
     }
 
     /// All seeks and loads at their bounds. Hashes of seeks are counted with the lookups.
     pub(crate) fn table_bytes(limits: &Limits) -> u64 {
-        let names = 4 * limits.loads * size_of::<SlotName>();
+        // Nodes of the trees are at least half full.
+        let of_tree = 2 * size_of::<(u64, SlotName)>() + size_of::<[usize; 2]>();
+        let names = limits.loads * (2 * of_tree + size_of::<SlotName>());
         slots_bytes::<Seek>(limits.loads)
             + slots_bytes::<Load>(limits.loads)
             + map_bytes::<SlotName, SlotName>(limits.loads)
@@ -162,7 +177,10 @@ impl Promote {
         } else if self.active < turn.config.prefetch_max {
             self.activate(turn, adapters, name);
         } else {
-            self.queue.push_back(name);
+            let seek = self.seeks.find_mut(name).expect("inserted above");
+            seek.arrival = self.arrivals;
+            self.queue.insert(self.arrivals, name);
+            self.arrivals += 1;
         }
     }
 
@@ -187,7 +205,8 @@ impl Promote {
         Seek {
             session: wanted.session,
             tenant: wanted.tenant,
-            set: LeaseSet::new(rows.len() as u32, 0),
+            // Of as many rows as the lookup, also where not all of them could be named.
+            set: LeaseSet::new(wanted.scopes.len() as u32, 0),
             leased: 0,
             rows,
             bytes: layout.bytes().unwrap_or(0),
@@ -202,6 +221,7 @@ impl Promote {
             probing: SmallVec::new(),
             loaded: 0,
             waits_for_room: 0,
+            arrival: u64::MAX,
             is_active: false,
             is_done: false,
             timer: None,
@@ -285,8 +305,9 @@ impl Promote {
         for row in &seek.rows {
             turn.l1.scopes.release(row.below);
         }
-        if seek.is_active {
-            self.active -= 1;
+        match seek.is_active {
+            true => self.active -= 1,
+            false => drop(self.queue.remove(&seek.arrival)),
         }
         if seek.loaded > 0 {
             turn.out.tell(Fact::L2LookupFound { tenant: seek.tenant, keys: seek.loaded });
@@ -300,10 +321,8 @@ impl Promote {
     pub fn admit(&mut self, turn: &mut Turn, adapters: &mut Adapters) {
         let is_alone = adapters.loading().next().is_none();
         while self.active < turn.config.prefetch_max && !(planted!(turn.config, 48) && is_alone) {
-            let Some(name) = self.queue.pop_front() else { return };
-            if self.seeks.find(name).is_some_and(|seek| !seek.is_done) {
-                self.activate(turn, adapters, name);
-            }
+            let Some((_, name)) = self.queue.pop_first() else { return };
+            self.activate(turn, adapters, name);
         }
     }
 

@@ -44,6 +44,17 @@ impl Entry {
     pub fn is_loadable(&self) -> bool {
         self.stage == Stage::Stored
     }
+
+    /// Whether these are an object's bytes, as far as its size and its seal tell.
+    pub fn is_like(&self, bytes: u64, layout: u32) -> bool {
+        is_size_of(self.bytes, bytes) && self.seal.is_none_or(|seal| seal.layout == layout)
+    }
+}
+
+/// Whether an object of `bytes` may take this size at rest: some servers leave their files in whole
+/// blocks, with nothing of worth behind the object.
+pub(crate) fn is_size_of(at_rest: u64, bytes: u64) -> bool {
+    at_rest == bytes || Some(at_rest) == bytes.checked_next_multiple_of(limits::PADDED_TO_BYTES)
 }
 
 /// Charges of a tenant's entries, and of those on their way out.
@@ -282,11 +293,28 @@ impl Shelf {
         Some(key)
     }
 
-    /// What its bytes come to is known from now on. False where it was, or it is gone.
-    pub fn seal(&mut self, name: SlotName, seal: Seal) -> bool {
+    /// What its bytes come to, and how many of them are worth anything, is known from now on.
+    /// False where it was, or it is gone.
+    pub fn seal(&mut self, name: SlotName, bytes: u64, seal: Seal, scopes: &Scopes) -> bool {
         let entry = self.entries.find_mut(name).filter(|entry| entry.seal.is_none());
         let Some(entry) = entry else { return false };
         entry.seal = Some(seal);
+        let padded = core::mem::replace(&mut entry.bytes, bytes);
+        let (stage, is_held, tenant) =
+            (entry.stage, entry.holds > 0, scopes.tenant_of(entry.key.scope));
+        let less = self.charge(padded) - self.charge(bytes);
+        let share = self.by_tenant.get_mut(&tenant).expect("every entry is charged");
+        self.used_bytes -= less;
+        share.bytes -= less;
+        match stage {
+            Stage::Deleting(_) => {
+                self.leaving_bytes -= less;
+                share.leaving -= less;
+            }
+            Stage::Stored if is_held => self.fixed_bytes -= less,
+            Stage::Stored => {}
+            Stage::Storing => unreachable!("what is not whole yet is not read"),
+        }
         true
     }
 

@@ -4,7 +4,7 @@ use super::queue::At;
 use super::{Demote, Demotion, Digest, Drops, note_of, place_of};
 use crate::effect::Effect;
 use crate::engine::adapters::flights::Flight;
-use crate::engine::adapters::shelf::Stage;
+use crate::engine::adapters::shelf::{Stage, is_size_of};
 use crate::engine::adapters::{Adapters, Room, fact_key};
 use crate::engine::turn::Turn;
 use crate::event::{StoreOutcome, TierFault};
@@ -117,25 +117,26 @@ impl Demote {
         let task = queue.tasks.find(name).expect("a head exists");
         let demotion = *self.demotions.find(task.demotion).expect("a task keeps its demotion");
         let (key, bytes) = (demotion.key, demotion.bytes);
-        if turn.l1.readable(demotion.object).is_none() {
+        let Some(of) = turn.l1.readable(demotion.object) else {
             if planted!(turn.config, 42) {
                 self.queue_mut(id).take_head();
                 self.end_task(turn, id, name, false);
                 return Next::Went;
             }
             return Next::Drop(StoreDrop::Evicted);
-        }
-        match adapter.shelf.find(&key).map(|(_, entry)| (entry.stage, entry.bytes)) {
+        };
+        match adapter.shelf.find(&key).map(|(_, entry)| entry) {
             None => {}
             // A load has found it there, or the scan.
-            Some((Stage::Stored, rests)) => {
-                let is_kept = adapter.setup.keeps_data && rests == bytes;
+            Some(entry) if entry.is_loadable() => {
+                let layout = turn.l1.scopes.key(of.scope).layout.fingerprint();
+                let is_kept = adapter.setup.keeps_data && entry.is_like(bytes, layout);
                 self.queue_mut(id).take_head();
                 self.end_task(turn, id, name, is_kept);
                 return Next::Went;
             }
             // It is on its way out, or an old store of it has not ended yet.
-            Some((Stage::Deleting(_) | Stage::Storing, _)) => return self.put_off(turn, id, name),
+            Some(_) => return self.put_off(turn, id, name),
         }
         if !queue.budget.may_today(bytes) {
             return Next::Drop(StoreDrop::WriteBudget);
@@ -278,7 +279,8 @@ impl Demote {
             tell_end(turn, id, key, end_of(outcome), took);
         }
         self.settle_entry(turn, adapters, id, (task.demotion, task.object, entry), outcome);
-        let is_other = matches!(outcome, StoreOutcome::Present { bytes } if bytes != key.bytes);
+        let is_other =
+            matches!(outcome, StoreOutcome::Present { bytes } if !is_size_of(bytes, key.bytes));
         let is_kept = !is_other && adapters.get(id).setup.keeps_data;
         match outcome {
             // Its demotion was answered when it stalled, and so was the breaker.

@@ -33,7 +33,7 @@ impl Promote {
         check(self.by_session.len() == self.seeks.len(), "I-12", "a session names no seek")?;
         check(active == self.active, "I-32", "loading lookups are miscounted")?;
         check(active <= view.config.prefetch_max, "I-32", "too many lookups load at once")?;
-        let mut named = 0;
+        let (mut named, mut waiting) = (0, 0);
         for (name, load) in self.loads.iter() {
             claims.of(load.object).1 += 1;
             let object = view.l1.objects.find(load.object.0);
@@ -47,6 +47,12 @@ impl Promote {
                 continue;
             }
             check(is_named, "I-34", "two loads bring one object")?;
+            if load.stage == Stage::Waiting {
+                waiting += 1;
+                let line = self.waiting.get(usize::from(load.adapter.0));
+                let stands = line.and_then(|line| line.loads.get(&load.arrival)) == Some(&name);
+                check(stands, "I-10", "a load waits and does not stand in line")?;
+            }
             check(!load.waiters.is_empty(), "I-11", "nobody waits for a load")?;
             for (seek, at) in &load.waiters {
                 let cell =
@@ -55,7 +61,11 @@ impl Promote {
                 check(waits, "I-25", "a load is for a cell that does not wait for it")?;
             }
         }
-        check(named == self.by_object.len(), "I-34", "an object is brought by no load")
+        check(named == self.by_object.len(), "I-34", "an object is brought by no load")?;
+        let standing: usize = self.waiting.iter().map(|line| line.loads.len()).sum();
+        check(waiting == standing, "P3", "what does not wait stands in line")?;
+        let queued = self.seeks.len() - self.active;
+        check(queued == self.queue.len(), "P3", "lookups that have ended stand in line")
     }
 
     fn audit_seek(
@@ -78,7 +88,7 @@ impl Promote {
             check(comes, "I-26", "a cell waits for nothing")?;
         }
         let waits = !seek.probing.is_empty() || seek.planned >= seek.end;
-        let queued = !seek.is_active && self.queue.contains(&name);
+        let queued = !seek.is_active && self.queue.get(&seek.arrival) == Some(&name);
         let goes_on = waits || queued || view.jobs.seek(name);
         check(goes_on, "I-10", "a seek neither waits nor goes on")
     }

@@ -8,7 +8,7 @@
 //!    └────────────── nobody waits any more: gone
 //! ```
 
-use super::Promote;
+use super::{Line, Promote};
 use crate::config::PrefetchPolicy;
 use crate::effect::{Effect, Note};
 use crate::engine::adapters::Adapters;
@@ -19,7 +19,6 @@ use crate::fact::{Abort, Fact, L2LoadEnd, L2Removal, LookupStop, PrefetchFailure
 use crate::names::{AdapterId, ArenaId, L2Key, ObjectId, Place, Seal, Ticket};
 use crate::slots::SlotName;
 use crate::time::Instant;
-use alloc::collections::VecDeque;
 use smallvec::SmallVec;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +57,8 @@ pub(crate) struct Load {
     /// Somebody has wanted it before, or more than one want it now.
     is_wanted_again: bool,
     departed: Instant,
+    /// Its place among those that wait for a credit.
+    pub arrival: u64,
 }
 
 impl Promote {
@@ -90,22 +91,36 @@ impl Promote {
             waiters: SmallVec::from_slice(&[(seek, at as u32)]),
             is_wanted_again: adapters.hold(adapter, entry),
             departed: Instant::ZERO,
+            arrival: self.arrivals,
         };
         let name = self.loads.insert(load).expect("the caller has looked for room");
         self.by_object.insert(object, name);
         let place = usize::from(adapter.0);
         if self.waiting.len() <= place {
-            self.waiting.resize_with(place + 1, VecDeque::new);
+            self.waiting.resize_with(place + 1, Line::default);
         }
-        self.waiting[place].push_back(name);
+        self.waiting[place].loads.insert(self.arrivals, name);
+        self.waiting[place].bytes += bytes;
+        self.arrivals += 1;
+    }
+
+    /// The first that waits for a credit of this adapter.
+    fn first_waiting(&self, id: AdapterId) -> Option<SlotName> {
+        let line = self.waiting.get(usize::from(id.0))?;
+        line.loads.first_key_value().map(|(_, name)| *name)
+    }
+
+    /// It waits no more.
+    fn leave_line(&mut self, name: SlotName) {
+        let load = self.loads.find(name).expect("it stands in line while it exists");
+        let line = &mut self.waiting[usize::from(load.adapter.0)];
+        line.loads.remove(&load.arrival).expect("what waits stands in line");
+        line.bytes -= load.bytes;
     }
 
     /// Bytes of loads that wait for a credit of this adapter.
     pub(super) fn waiting_bytes(&self, adapter: AdapterId) -> u64 {
-        let waiting = self.waiting.get(usize::from(adapter.0));
-        let first = waiting.and_then(|waiting| self.loads.find(*waiting.front()?));
-        let count = waiting.map_or(0, VecDeque::len) as u64;
-        first.map_or(0, |load| load.bytes * count)
+        self.waiting.get(usize::from(adapter.0)).map_or(0, |line| line.bytes)
     }
 
     /// Orders what waits from adapters, as far as their credits reach.
@@ -117,14 +132,8 @@ impl Promote {
 
     pub fn order_from(&mut self, turn: &mut Turn, adapters: &mut Adapters, id: AdapterId) {
         let mark = turn.out.mark();
-        let place = usize::from(id.0);
-        while let Some(&name) = self.waiting.get(place).and_then(VecDeque::front) {
-            let waiting = &mut self.waiting[place];
-            let Some(load) = self.loads.find_mut(name).filter(|load| load.stage == Stage::Waiting)
-            else {
-                waiting.pop_front();
-                continue;
-            };
+        while let Some(name) = self.first_waiting(id) {
+            let load = self.loads.find(name).expect("it stands in line while it exists");
             let is_late = planted!(turn.config, 47) && !adapters.get(id).serves();
             if !adapters.may_load(id, load.bytes) && !is_late {
                 break;
@@ -133,7 +142,8 @@ impl Promote {
             let flight = Flight::Load { adapter: id, load: name };
             let departed = adapters.depart(flight, Some(patience), turn.now, turn.alarms);
             let Some(ticket) = departed else { break };
-            waiting.pop_front();
+            self.leave_line(name);
+            let load = self.loads.find_mut(name).expect("it exists, seen above");
             load.stage = Stage::Reading(ticket);
             load.departed = turn.now;
             let (key, object, bytes) = (load.key, load.object, load.bytes);
@@ -232,7 +242,7 @@ impl Promote {
             // A foreign file. From its first load on it has to stay what it was then.
             let seal = Seal { digest, layout: load.layout };
             let (key, bytes) = (load.key, load.bytes);
-            if adapters.seal(adapter, entry, seal) {
+            if adapters.seal((adapter, entry), bytes, seal, &turn.l1.scopes) {
                 let note = Note::Stored { bytes, seal: Some(seal) };
                 turn.out.effects.push(Effect::Note { adapter, key, note });
             }
@@ -359,18 +369,14 @@ impl Promote {
     /// What waits for a credit of another is given one, if there is one by now.
     pub fn look_after_waiting(&mut self, turn: &mut Turn, adapters: &mut Adapters) {
         for place in 0..self.waiting.len() {
-            if self.waiting[place].is_empty() {
-                continue;
-            }
             let id = AdapterId(place as u16);
             if adapters.loading().any(|serving| serving == id) || planted!(turn.config, 47) {
                 self.order_from(turn, adapters, id);
                 continue;
             }
-            while let Some(name) = self.waiting[place].pop_front() {
-                if self.loads.find(name).is_none_or(|load| load.stage != Stage::Waiting) {
-                    continue;
-                }
+            while let Some(name) = self.first_waiting(id).filter(|_| !turn.is_spent()) {
+                turn.spend(1);
+                self.leave_line(name);
                 let why = (LookupStop::TierError, PrefetchFailure::NotFound);
                 self.fail(turn, name, why, Abort::Load);
                 self.release(turn, adapters, name);
@@ -396,7 +402,10 @@ impl Promote {
         }
         self.give_back(turn, object, Abort::Load);
         match stage {
-            Stage::Waiting => self.release(turn, adapters, name),
+            Stage::Waiting => {
+                self.leave_line(name);
+                self.release(turn, adapters, name);
+            }
             Stage::Reading(ticket) => {
                 turn.out.effects.push(Effect::Cancel { ticket });
                 if planted!(turn.config, 40) {

@@ -12,6 +12,7 @@ use super::loads::Bringing;
 use super::{Promote, Seek};
 use crate::effect::{Effect, L2KeyRange};
 use crate::engine::adapters::flights::Flight;
+use crate::engine::adapters::shelf::is_size_of;
 use crate::engine::adapters::{Adapters, Known};
 use crate::engine::jobs::Job;
 use crate::engine::l1::room::{Search, Staged};
@@ -231,7 +232,7 @@ impl Promote {
             match adapters.known(adapter, key) {
                 Known::Here { entry, bytes, seal } => {
                     let is_like = seal.is_none_or(|seal| seal.layout == seek.layout);
-                    if bytes == seek.bytes && is_like {
+                    if is_size_of(bytes, seek.bytes) && is_like {
                         return Ok(Source::Below { adapter, entry, seal });
                     }
                 }
