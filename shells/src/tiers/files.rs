@@ -22,6 +22,7 @@ use super::{Order, Terms};
 use crate::arena::sizing::Bytes;
 use crate::arena::{Span, Window};
 use catalog::Catalog;
+pub use catalog::Closing;
 use engine::{Chain, Engine};
 use folders::{Folders, Temporaries, file_name};
 use job::{Class, Ending, Job, Rules, Work, fault};
@@ -346,8 +347,8 @@ impl FileTier {
     }
 
     /// A device that does not answer is not waited for.
-    pub fn close(self) {
-        self.catalog.close();
+    pub fn close(self) -> Option<Closing> {
+        self.catalog.close()
     }
 
     pub fn status(&self) -> TierStatus {
