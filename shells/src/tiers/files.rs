@@ -12,6 +12,7 @@ mod folders;
 mod job;
 mod load;
 mod memory;
+mod no_ring;
 mod open;
 mod ring;
 mod store;

@@ -58,7 +58,7 @@ pub struct IndexOptions {
 pub enum ScanNews {
     Found(Batch),
     /// There is nothing more.
-    Ended(ScanSummary),
+    Ended(Box<ScanSummary>),
 }
 
 /// At most `limits::SCANNED_PER_EVENT` objects, the least recently used first. As long as two of

@@ -124,7 +124,7 @@ impl Keeper {
         self.deliver(&mut table, &mut on_scan)?;
         summary.took = Duration::from_nanos(self.clock.now().0 - started.0);
         self.counts.is_scanned.store(true, Ordering::Release);
-        self.offer(ScanNews::Ended(summary), &mut None, &mut on_scan)
+        self.offer(ScanNews::Ended(Box::new(summary)), &mut None, &mut on_scan)
     }
 
     /// Reads what is left. True where our own index cannot be gone on with, or is not alone.

@@ -39,7 +39,7 @@ impl Run {
                     objects.append(&mut batch.objects);
                 }
                 ScanNews::Ended(summary) => {
-                    return (objects, ScanSummary { took: Duration::ZERO, ..summary });
+                    return (objects, ScanSummary { took: Duration::ZERO, ..*summary });
                 }
             }
         }
