@@ -50,8 +50,7 @@ pub struct FileTier {
     engine: Engine,
     rules: Rules,
     window: Window,
-    /// The engine has a share, too; here for what comes after it.
-    _folders: Arc<Folders>,
+    folders: Arc<Folders>,
     temporaries: Temporaries,
     catalog: Catalog,
     /// By class, not begun.
@@ -105,7 +104,7 @@ impl FileTier {
             engine,
             rules,
             window: terms.window.clone(),
-            _folders: folders,
+            folders,
             temporaries,
             catalog,
             queues: Default::default(),
@@ -166,6 +165,7 @@ impl FileTier {
 
     pub fn delete(&mut self, order: Order<'_>, quarantine: bool) {
         self.orders += 1;
+        let quarantine = quarantine && self.folders.has_quarantine();
         match file_name(order.name) {
             Ok(name) => {
                 let delete = Delete::new(name, quarantine);
@@ -223,6 +223,8 @@ impl FileTier {
 
     pub fn added(&mut self, adapter: AdapterId) {
         self.catalog.start_scan(adapter);
+        // What woke the poll for it may have come before.
+        self.has_more_found = true;
     }
 
     /// The first `usable` bytes of the arena have memory behind them.

@@ -390,6 +390,7 @@ impl Context<'_> {
             Step::Look { folder: at, name, seen } => {
                 let seen = (&raw mut seen.0).cast();
                 opcode::Statx::new(folder(*at), name.as_ptr(), seen)
+                    .flags(libc::AT_SYMLINK_NOFOLLOW)
                     .mask(libc::STATX_TYPE | libc::STATX_SIZE)
                     .build()
             }
@@ -411,10 +412,11 @@ impl Context<'_> {
 }
 
 impl How {
+    /// What lies under the name may be a link, which is not followed: only files are objects.
     /// Without `O_CLOEXEC`: files of a ring are nobody's descriptors.
     pub(super) fn flags(self) -> i32 {
         let (mode, direct) = match self {
-            How::Read { direct } => (libc::O_RDONLY, direct),
+            How::Read { direct } => (libc::O_RDONLY | libc::O_NOFOLLOW, direct),
             How::Create { direct } => (libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, direct),
         };
         mode | if direct { libc::O_DIRECT } else { 0 }
