@@ -211,6 +211,9 @@ impl<E: Desk> Reactor<E> {
             }
             self.turn();
             if let Some(signal) = self.finished() {
+                if self.stopping.is_some_and(|stopping| stopping.is_at_once()) {
+                    self.tiers.hurry();
+                }
                 return Ok(signal);
             }
         }

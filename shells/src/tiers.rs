@@ -18,17 +18,18 @@ mod tier;
 pub use tier::Tier;
 
 use crate::arena::{Arena, Span, Window};
+use crate::clock::Clock;
 use digest::Digester;
 use fault::FaultTier;
-use files::FileTier;
 use files::status::TierStatus;
+use files::{Closing, FileTier};
 use kvtide_core::config::AdapterSetup;
 use kvtide_core::effect::{Effect, Outbox};
 use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
 use kvtide_core::format::names::ObjectName;
 use kvtide_core::limits::{ADAPTERS_MAX, DISK_BYTES_PER_TURN, FLIGHTS_MAX, SCRUBS_MAX};
 use kvtide_core::names::{AdapterId, L2Key, Ticket};
-use kvtide_core::time::Instant;
+use kvtide_core::time::{Duration, Instant};
 use mio::{Registry, Token};
 use mock::MockTier;
 use spec::AdapterSpec;
@@ -126,6 +127,10 @@ pub struct Tiers {
     first: usize,
     /// Something is left that can begin in the next turn.
     is_eager: bool,
+    /// Of tiers that have left.
+    closing: Vec<Closing>,
+    /// How long the end waits for indexes, all of them together.
+    patience: Duration,
 }
 
 /// The way back to the engine, for names and for endings.
@@ -136,7 +141,16 @@ pub trait Engine {
 
 impl Tiers {
     pub fn new(terms: Terms) -> Tiers {
-        Tiers { list: Vec::new(), terms, digester: None, usable: 0, first: 0, is_eager: false }
+        Tiers {
+            list: Vec::new(),
+            terms,
+            digester: None,
+            usable: 0,
+            first: 0,
+            is_eager: false,
+            closing: Vec::new(),
+            patience: CLOSE_TIME,
+        }
     }
 
     pub fn terms(&self) -> &Terms {
@@ -152,7 +166,7 @@ impl Tiers {
         engine: &mut impl Engine,
     ) -> io::Result<Option<AdapterId>> {
         if self.list.len() == ADAPTERS_MAX {
-            opened.tier.close();
+            self.closing.extend(opened.tier.close());
             return Ok(None);
         }
         if self.digester.is_none() {
@@ -258,7 +272,7 @@ impl Tiers {
             Effect::AdapterClosed { adapter } => {
                 let place = self.list.get_mut(usize::from(adapter.0));
                 if let Some(tier) = place.and_then(Option::take) {
-                    tier.close();
+                    self.closing.extend(tier.close());
                 }
             }
             _ => unreachable!("the others are dealt with above"),
@@ -318,14 +332,27 @@ impl Tiers {
         self.list.iter().map(|tier| tier.as_ref().map(Tier::status)).collect()
     }
 
+    /// The end is to come at once: no index is waited for.
+    pub fn hurry(&mut self) {
+        self.patience = Duration::ZERO;
+    }
+
     fn tier(&mut self, adapter: AdapterId) -> Option<&mut Tier> {
         self.list.get_mut(usize::from(adapter.0))?.as_mut()
     }
 }
 
 impl Drop for Tiers {
+    /// All of them are let go before one is waited for, so that several slow ones take no longer
+    /// than one.
     fn drop(&mut self) {
-        self.list.drain(..).flatten().for_each(Tier::close);
+        let tiers = self.list.drain(..).flatten();
+        self.closing.extend(tiers.filter_map(Tier::close));
+        let clock = Clock::start();
+        let until = clock.now() + self.patience;
+        for closing in self.closing.drain(..) {
+            closing.within(until.since(clock.now().min(until)));
+        }
     }
 }
 
@@ -349,4 +376,6 @@ pub fn tier_bytes(spec: &AdapterSpec) -> u64 {
     }
 }
 
+/// How long the end of the server waits for indexes.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
 const IN_ARENA: &str = "the engine places objects within what it was told is usable";

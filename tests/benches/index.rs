@@ -98,7 +98,7 @@ fn look(base: &Path, expected: (u64, u64)) -> Took {
     let summary = loop {
         match news.recv().expect("the scan ends") {
             ScanNews::Found(batch) => drop(batch),
-            ScanNews::Ended(summary) => break summary,
+            ScanNews::Ended(summary) => break *summary,
         }
     };
     let took = started.elapsed();

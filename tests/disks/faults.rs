@@ -43,6 +43,30 @@ fn f45_one_order_of_a_hundred_fails_and_the_others_do_not() {
     }
 }
 
+/// Broke: a link with the name of an object led out of the folder, to whatever has the right size.
+/// Guards: only regular files are objects, as the look through the folder has it.
+#[test]
+fn a_link_is_no_object() {
+    for without_ring in [false, true] {
+        let mut bed = Bed::new("link", true, without_ring);
+        let elsewhere = Folder::new("elsewhere");
+        let secret = elsewhere.0.join("secret");
+        std::fs::write(&secret, pattern(BYTES, 9)).expect("the folder is ours");
+        std::os::unix::fs::symlink(&secret, bed.path(&key(1))).expect("the name is free");
+        let ticket = bed.probe(&[key(1)]);
+        assert_eq!(bed.end(ticket), Told::Probed(Some(vec![None])));
+        let place = bed.place(0, BYTES);
+        bed.fill(place, 1);
+        let ticket = bed.load(key(1), place);
+        assert_eq!(bed.end(ticket), Told::Loaded(LoadOutcome::Absent));
+        assert!(bed.bytes(place) == pattern(BYTES, 1));
+        let ticket = bed.store(key(1), place);
+        assert_eq!(bed.end(ticket), Told::Stored(StoreOutcome::Failed(TierFault::Io)));
+        let there = std::fs::read(&secret).expect("it is there");
+        assert!(there == pattern(BYTES, 9), "what a link leads to is not ours");
+    }
+}
+
 /// Pages of a file that the page cache holds.
 fn cached_pages(path: &Path) -> u64 {
     let file = File::open(path).expect("it was stored");

@@ -30,6 +30,10 @@ pub(super) struct Stopping {
 }
 
 impl Stopping {
+    pub(super) fn is_at_once(&self) -> bool {
+        self.at_once
+    }
+
     /// When there is something to do again, though nothing came.
     pub(super) fn next_step(&self, now: Instant) -> Instant {
         let steps = [self.last_call, self.cut_at, self.until, self.disks_until];

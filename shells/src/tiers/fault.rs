@@ -6,6 +6,7 @@
 //! came before. What is to be wrong is decided when it is ordered; how it ends is altered on the
 //! way back.
 
+use super::files::Closing;
 use super::files::status::TierStatus;
 use super::mock::native;
 use super::spec::FaultSpec;
@@ -223,8 +224,8 @@ impl FaultTier {
         self.hung == 0 && self.late.is_empty() && self.inner.is_idle()
     }
 
-    pub fn close(self) {
-        self.inner.close();
+    pub fn close(self) -> Option<Closing> {
+        self.inner.close()
     }
 
     pub fn status(&self) -> TierStatus {

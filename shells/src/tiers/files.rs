@@ -12,6 +12,7 @@ mod folders;
 mod job;
 mod load;
 mod memory;
+mod no_ring;
 mod open;
 mod ring;
 mod store;
@@ -22,6 +23,7 @@ use super::{Order, Terms};
 use crate::arena::sizing::Bytes;
 use crate::arena::{Span, Window};
 use catalog::Catalog;
+pub use catalog::Closing;
 use engine::{Chain, Engine};
 use folders::{Folders, Temporaries, file_name};
 use job::{Class, Ending, Job, Rules, Work, fault};
@@ -48,8 +50,7 @@ pub struct FileTier {
     engine: Engine,
     rules: Rules,
     window: Window,
-    /// The engine has a share, too; here for what comes after it.
-    _folders: Arc<Folders>,
+    folders: Arc<Folders>,
     temporaries: Temporaries,
     catalog: Catalog,
     /// By class, not begun.
@@ -103,7 +104,7 @@ impl FileTier {
             engine,
             rules,
             window: terms.window.clone(),
-            _folders: folders,
+            folders,
             temporaries,
             catalog,
             queues: Default::default(),
@@ -164,6 +165,7 @@ impl FileTier {
 
     pub fn delete(&mut self, order: Order<'_>, quarantine: bool) {
         self.orders += 1;
+        let quarantine = quarantine && self.folders.has_quarantine();
         match file_name(order.name) {
             Ok(name) => {
                 let delete = Delete::new(name, quarantine);
@@ -221,6 +223,8 @@ impl FileTier {
 
     pub fn added(&mut self, adapter: AdapterId) {
         self.catalog.start_scan(adapter);
+        // What woke the poll for it may have come before.
+        self.has_more_found = true;
     }
 
     /// The first `usable` bytes of the arena have memory behind them.
@@ -346,8 +350,8 @@ impl FileTier {
     }
 
     /// A device that does not answer is not waited for.
-    pub fn close(self) {
-        self.catalog.close();
+    pub fn close(self) -> Option<Closing> {
+        self.catalog.close()
     }
 
     pub fn status(&self) -> TierStatus {

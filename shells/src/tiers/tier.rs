@@ -5,8 +5,8 @@
 
 use super::Order;
 use super::fault::FaultTier;
-use super::files::FileTier;
 use super::files::status::TierStatus;
+use super::files::{Closing, FileTier};
 use super::mock::MockTier;
 use crate::arena::Span;
 use kvtide_core::effect::Note;
@@ -33,7 +33,8 @@ use std::io;
 /// * `grown(usable)`: so many bytes of the arena have memory behind them;
 /// * `workers()`, `limit_workers(all)`: threads of the system that may wait for its device, and
 ///   how many all tiers together may have;
-/// * `is_idle()`: no order is on its way; `close()`: let go of everything;
+/// * `is_idle()`: no order is on its way; `close()`: let go of everything, with what is still to be
+///   written down on a thread of its own;
 /// * `status()`: for `/status`.
 #[derive(Debug)]
 pub enum Tier {
@@ -176,10 +177,10 @@ impl Tier {
         }
     }
 
-    pub(super) fn close(self) {
+    pub(super) fn close(self) -> Option<Closing> {
         match self {
             Tier::Files(tier) => tier.close(),
-            Tier::Mock(_) => {}
+            Tier::Mock(_) => None,
             Tier::Faulty(tier) => tier.close(),
         }
     }

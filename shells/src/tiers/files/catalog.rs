@@ -3,6 +3,7 @@
 //! Invariant: nothing here waits for the device; one batch of what was found is told in a turn, and
 //! the keeper makes no more of them meanwhile.
 
+use crate::ending::Ending;
 use crate::tiers::Terms;
 use crate::tiers::index::{Index, IndexError, IndexOptions, ScanNews, ScanSummary};
 use crate::tiers::spec::{AdapterSpec, FilesSpec};
@@ -131,10 +132,25 @@ impl Catalog {
         !self.waiting.is_empty()
     }
 
-    /// Everything noted reaches the disk, unless that takes too long.
-    pub fn close(self) {
+    /// What was noted is handed over. When all of it has reached the disk the index has ended.
+    pub fn close(self) -> Option<Closing> {
         let name = self.name;
-        if self.index.is_some_and(|index| !index.close().within(CLOSE_TIME)) {
+        self.index.map(|index| Closing { name, ending: index.close() })
+    }
+}
+
+/// An index that is being written to its end, on its own thread.
+#[derive(Debug)]
+pub struct Closing {
+    name: String,
+    ending: Ending,
+}
+
+impl Closing {
+    /// Waits until it is written, unless that takes too long.
+    pub fn within(self, patience: Duration) {
+        if !self.ending.within(patience) {
+            let name = self.name;
             tracing::warn!("L2 {name}: its index was not written to its end; a scan makes it anew");
         }
     }
@@ -164,5 +180,3 @@ fn announce(name: &str, summary: &ScanSummary) {
 
 /// Batches on their way: the keeper makes two at the most, and says that it has ended.
 const NEWS: usize = 4;
-/// How long the end of the server waits for an index.
-const CLOSE_TIME: Duration = Duration::from_secs(5);

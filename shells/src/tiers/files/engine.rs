@@ -120,7 +120,7 @@ pub enum Engine {
 
 impl Engine {
     /// Whether a chain of so many steps can be begun now.
-    pub fn has_room(&self, steps: usize) -> bool {
+    pub fn has_room(&mut self, steps: usize) -> bool {
         match self {
             Engine::Ring(ring) => ring.has_room(steps),
             Engine::Threads(threads) => threads.has_room(),

@@ -33,7 +33,8 @@ pub struct Folders {
     base: OwnedFd,
     temporary: Option<OwnedFd>,
     own: OwnedFd,
-    quarantine: OwnedFd,
+    /// None where it could not be made.
+    quarantine: Option<OwnedFd>,
 }
 
 impl Folders {
@@ -58,7 +59,7 @@ impl Folders {
                 None => None,
             },
             own: or_base(own_path.clone())?,
-            quarantine: or_base(own_path.join(QUARANTINE))?,
+            quarantine: open(&own_path.join(QUARANTINE)).ok(),
             base,
         })
     }
@@ -69,8 +70,14 @@ impl Folders {
             Folder::Base => self.base.as_fd(),
             Folder::Temporary => self.temporary.as_ref().unwrap_or(&self.base).as_fd(),
             Folder::Own => self.own.as_fd(),
-            Folder::Quarantine => self.quarantine.as_fd(),
+            Folder::Quarantine => self.quarantine.as_ref().unwrap_or(&self.base).as_fd(),
         }
+    }
+
+    /// Without it files that should go there are removed: to rename one to its own name succeeds
+    /// and leaves it where it is.
+    pub fn has_quarantine(&self) -> bool {
+        self.quarantine.is_some()
     }
 
     pub fn raw(&self, folder: Folder) -> RawFd {
@@ -128,6 +135,21 @@ const NAME_BYTES_MAX: usize = 255;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Broke: in a folder that cannot be written a file with wrong bytes stayed in its place, and
+    /// its quarantine was told to have succeeded. Guards: what is not there is not used.
+    #[test]
+    fn a_quarantine_that_cannot_be_made_is_none() {
+        let path = std::env::temp_dir().join(format!("kvtide-folders-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder can be made");
+        let opened = Folders::open(&path, None).expect("it is ours");
+        assert!(opened.has_quarantine());
+        std::fs::remove_dir_all(path.join(OWN)).expect("it is ours");
+        std::fs::write(path.join(OWN), "").expect("its name is free");
+        let opened = Folders::open(&path, None).expect("what lies there can be read");
+        assert!(!opened.has_quarantine());
+        std::fs::remove_dir_all(&path).expect("it is ours");
+    }
 
     #[test]
     fn temporary_names_are_unique_and_fit() {

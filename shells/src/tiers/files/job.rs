@@ -221,7 +221,7 @@ pub fn fault(error: Errno) -> TierFault {
         Errno::ACCESS | Errno::PERM | Errno::ROFS => TierFault::Denied,
         // No file can have that name, which is no fault of the device.
         Errno::NAMETOOLONG | Errno::ILSEQ => TierFault::Denied,
-        Errno::CANCELED | Errno::INTR => TierFault::Cancelled,
+        Errno::CANCELED | Errno::INTR | Errno::AGAIN => TierFault::Cancelled,
         _ => TierFault::Io,
     }
 }

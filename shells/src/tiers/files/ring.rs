@@ -9,6 +9,7 @@ use super::STEPS_MAX;
 use super::engine::{Chain, How, Moved, Outcome, Step};
 use super::folders::{Folder, Folders};
 use super::memory::{BLOCK_BYTES, Blocks, Memory};
+pub use super::no_ring::NoRing;
 use crate::arena::{Span, Window};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{DestinationSlot, Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
@@ -57,38 +58,6 @@ struct Flight {
     left: usize,
     /// Steps that move bytes of registered memory, a bit each.
     registered: u64,
-}
-
-/// Why there is no ring.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoRing {
-    Setup(Errno),
-    /// The kernel is too old: it lacks this.
-    Lacks(&'static str),
-}
-
-impl fmt::Display for NoRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoRing::Setup(Errno::PERM | Errno::ACCESS) => f.write_str(
-                "io_uring is not permitted here: allow io_uring_setup, io_uring_enter and \
-                 io_uring_register in the container's seccomp profile and set \
-                 kernel.io_uring_disabled to 0",
-            ),
-            NoRing::Setup(Errno::NOSYS) => f.write_str(
-                "the kernel offers no io_uring: it is older than 5.1, or a seccomp profile hides \
-                 io_uring_setup",
-            ),
-            NoRing::Setup(Errno::NOMEM) => f.write_str(
-                "no memory for even a small io_uring: raise the limit on locked memory \
-                 (ulimit -l, LimitMEMLOCK=, --ulimit memlock=)",
-            ),
-            NoRing::Setup(error) => write!(f, "io_uring cannot be set up: {error}"),
-            NoRing::Lacks(what) => {
-                write!(f, "io_uring of this kernel has no {what}; it came with Linux 5.19")
-            }
-        }
-    }
 }
 
 impl Ring {
@@ -205,10 +174,6 @@ impl Ring {
         self.buffers.refused
     }
 
-    pub fn entries(&self) -> u32 {
-        self.ring.params().sq_entries()
-    }
-
     pub fn can_truncate(&self) -> bool {
         self.can_truncate
     }
@@ -225,9 +190,21 @@ impl Ring {
         self.in_flight == 0
     }
 
-    pub fn has_room(&self, steps: usize) -> bool {
-        self.in_flight + steps <= self.ring.params().cq_entries() as usize
-            && steps <= self.entries() as usize
+    /// Hands over what waits where the queue has no room otherwise. The kernel may refuse that for
+    /// want of memory; then there is none.
+    pub fn has_room(&mut self, steps: usize) -> bool {
+        if self.in_flight + steps > self.ring.params().cq_entries() as usize {
+            return false;
+        }
+        if !self.has_queue_for(steps) {
+            self.flush();
+        }
+        self.has_queue_for(steps)
+    }
+
+    fn has_queue_for(&mut self, steps: usize) -> bool {
+        let queue = self.ring.submission();
+        queue.capacity() - queue.len() >= steps
     }
 
     pub fn begin(&mut self, place: usize, chain: Chain) {
@@ -237,7 +214,6 @@ impl Ring {
         self.generation = self.generation.wrapping_add(1);
         let outcomes = vec![None; steps];
         let generation = self.generation;
-        self.make_room(steps);
         let flight = Flight { generation, chain, outcomes, left: steps, registered: 0 };
         // The memory of its steps is in boxes and behind counted references, so it stays where it
         // is while the flight moves into its place.
@@ -260,17 +236,8 @@ impl Ring {
         // mapped and the chain's ticket keeps from others, of the flight, which stays until its
         // last completion, or the sink's.
         let pushed = unsafe { self.ring.submission().push_multiple(&entries) };
-        pushed.expect("room was made in the queue");
+        pushed.expect("there is room in the queue");
         self.in_flight += steps;
-    }
-
-    /// Chains are not cut in two by the end of a submission.
-    fn make_room(&mut self, steps: usize) {
-        let queue = self.ring.submission();
-        if queue.capacity() - queue.len() < steps {
-            drop(queue);
-            self.flush();
-        }
     }
 
     pub fn cancel(&mut self, place: usize) {
@@ -280,21 +247,30 @@ impl Ring {
         let open: Vec<usize> =
             (0..flight.outcomes.len()).filter(|at| flight.outcomes[*at].is_none()).collect();
         for at in open {
+            if !self.has_queue_for(1) {
+                self.flush();
+            }
+            if !self.has_queue_for(1) {
+                // The kernel takes nothing just now; what runs goes on to its end.
+                return;
+            }
             let entry = opcode::AsyncCancel::new(user_data(generation, place, at)).build();
             // SAFETY: the entry names no memory.
             let pushed = unsafe { self.ring.submission().push(&entry.user_data(CANCELLATION)) };
-            if pushed.is_err() {
-                self.flush();
-            }
+            pushed.expect("there is room in the queue");
         }
         self.flush();
     }
 
     /// False where the kernel took less than there is, for want of memory: it is tried again.
     pub fn flush(&mut self) -> bool {
-        if self.ring.submission().is_empty() {
+        let queue = self.ring.submission();
+        // Completions for which there was no room are brought only by asking for them. Answers to
+        // cancellations can make them so many.
+        if queue.is_empty() && !queue.cq_overflow() {
             return true;
         }
+        drop(queue);
         // Whatever is wrong with one entry is told by its completion; an error here means that
         // nothing was taken.
         let taken = self.ring.submit();
@@ -414,6 +390,7 @@ impl Context<'_> {
             Step::Look { folder: at, name, seen } => {
                 let seen = (&raw mut seen.0).cast();
                 opcode::Statx::new(folder(*at), name.as_ptr(), seen)
+                    .flags(libc::AT_SYMLINK_NOFOLLOW)
                     .mask(libc::STATX_TYPE | libc::STATX_SIZE)
                     .build()
             }
@@ -435,10 +412,11 @@ impl Context<'_> {
 }
 
 impl How {
+    /// What lies under the name may be a link, which is not followed: only files are objects.
     /// Without `O_CLOEXEC`: files of a ring are nobody's descriptors.
     pub(super) fn flags(self) -> i32 {
         let (mode, direct) = match self {
-            How::Read { direct } => (libc::O_RDONLY, direct),
+            How::Read { direct } => (libc::O_RDONLY | libc::O_NOFOLLOW, direct),
             How::Create { direct } => (libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, direct),
         };
         mode | if direct { libc::O_DIRECT } else { 0 }
@@ -492,6 +470,35 @@ pub(super) const FILE_MODE: libc::mode_t = 0o644;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Arena;
+
+    /// Broke: where the kernel took nothing, for want of memory, the queue ran full and the next
+    /// chain ended the server. Guards: there is no room then, and there is no more to it.
+    #[test]
+    fn a_kernel_that_takes_nothing_leaves_no_room() {
+        let folder = std::env::temp_dir().join(format!("kvtide-ring-{}", std::process::id()));
+        let folders = Arc::new(Folders::open(&folder, None).expect("a folder can be made"));
+        let (arena, _grower) = Arena::private(1 << 20).expect("a megabyte can be mapped");
+        let window = arena.window().expect("private memory has no file");
+        let places = 64;
+        let Ok(mut ring) = Ring::open(places, window, folders) else { return };
+        // No ring is behind this any more, so nothing that is handed over is taken.
+        let null = std::fs::File::open("/dev/null").expect("it is there");
+        // SAFETY: the descriptor is the ring's own, which nobody but this ring uses.
+        let replaced = unsafe { libc::dup2(null.as_raw_fd(), ring.ring.as_raw_fd()) };
+        assert_eq!(replaced, ring.ring.as_raw_fd());
+        let look =
+            || Step::Look { folder: Folder::Base, name: c"nothing".into(), seen: Box::default() };
+        let mut begun = 0;
+        while begun < places && ring.has_room(STEPS_MAX) {
+            ring.begin(begun, Chain::loose((0..STEPS_MAX).map(|_| look()).collect()));
+            begun += 1;
+        }
+        assert!((1..places).contains(&begun), "{begun}");
+        assert!(!ring.flush());
+        ring.cancel(0);
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
 
     #[test]
     fn names_of_completions_read_back() {

@@ -8,7 +8,7 @@
 //! Invariant: nothing ever has an object's name but all of its bytes (I-29), and what has it
 //! already keeps it.
 
-use super::engine::{Chain, How, Step};
+use super::engine::{Chain, How, Outcome, Step};
 use super::folders::Folder;
 use super::job::{Came, Ending, Rules, is_aligned, next_part};
 use super::memory::{BLOCK_BYTES, Blocks, Memory};
@@ -39,6 +39,8 @@ enum Stage {
     /// It has ended; the temporary file goes, if there is one.
     Leaving {
         removes: bool,
+        /// It got its name without all of its bytes.
+        withdraws: bool,
     },
     Over,
 }
@@ -69,8 +71,10 @@ impl Store {
                 let look = Step::Look { folder, name, seen: Box::default() };
                 Some(Chain::loose(vec![look, remove(), Step::Close]))
             }
-            Stage::Leaving { removes } => {
+            Stage::Leaving { removes, withdraws } => {
                 let mut steps = Vec::new();
+                let (folder, name) = (Folder::Base, self.name.clone());
+                steps.extend(withdraws.then_some(Step::Remove { folder, name }));
                 steps.extend(self.is_open.then_some(Step::Close));
                 steps.extend(removes.then(remove));
                 self.stage = Stage::Over;
@@ -150,6 +154,10 @@ impl Store {
     }
 
     fn took_writing(&mut self, chain: &Chain) -> Came {
+        if was_cut_in_two(chain) {
+            self.stage = Stage::Leaving { removes: true, withdraws: true };
+            return Came::Failed(Errno::IO);
+        }
         let mut stored = None;
         for (step, outcome) in chain.steps.iter().zip(&chain.outcomes) {
             match (step, *outcome) {
@@ -179,7 +187,7 @@ impl Store {
         }
         match stored {
             Some(outcome) => {
-                self.stage = Stage::Leaving { removes: false };
+                self.stage = Stage::Leaving { removes: false, withdraws: false };
                 Came::Ended(Ending::Stored(outcome))
             }
             None => Came::On,
@@ -190,8 +198,9 @@ impl Store {
     fn fell_short(&mut self, offset: u64, bytes: u64) -> Came {
         let bytes = if self.direct { bytes - bytes % BLOCK_BYTES } else { bytes };
         if bytes == 0 {
-            // A device that takes nothing says why with the next try, or never.
-            return Came::Failed(Errno::IO);
+            // A device that takes nothing, or less than can be gone on from, says why with the next
+            // try: most often it is full.
+            return Came::Failed(Errno::AGAIN);
         }
         self.written = offset + bytes;
         Came::On
@@ -207,19 +216,117 @@ impl Store {
         match (outcome, seen.file_bytes()) {
             (Ok(_), Some(bytes)) => Came::Ended(Ending::Stored(StoreOutcome::Present { bytes })),
             (Ok(_), None) => Came::Failed(Errno::ISDIR),
-            // Somebody took it away just now: the engine may try again.
+            // Somebody took it away just now, which is no fault of the device: once more.
+            (Err(Errno::NOENT), _) => {
+                (self.stage, self.written, self.is_open) = (Stage::Writing, 0, false);
+                Came::Failed(Errno::AGAIN)
+            }
             (Err(_), _) => Came::Failed(Errno::IO),
         }
     }
 
     /// It ends without having been stored.
     pub fn leave(&mut self) {
-        if self.stage != Stage::Over {
-            self.stage = Stage::Leaving { removes: true };
+        if !self.has_ended() {
+            self.stage = Stage::Leaving { removes: true, withdraws: false };
         }
     }
 
     pub fn has_ended(&self) -> bool {
         matches!(self.stage, Stage::Leaving { .. } | Stage::Over)
+    }
+}
+
+/// Whether a file got its name although a step before that failed or fell short. A kernel that runs
+/// out of memory may take a part of a chain and the rest as another one (I-29).
+fn was_cut_in_two(chain: &Chain) -> bool {
+    let is_whole = |(step, outcome): (&Step, &Outcome)| match (step, outcome) {
+        (Step::Write { from, .. }, Ok(bytes)) => u64::from(*bytes) == from.bytes(),
+        (_, outcome) => outcome.is_ok(),
+    };
+    let is_rename = |step: &Step| matches!(step, Step::Rename { .. });
+    let Some(at) = chain.steps.iter().position(is_rename) else { return false };
+    let mut before = chain.steps.iter().zip(&chain.outcomes).take(at);
+    chain.outcomes[at].is_ok() && !before.all(is_whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiers::bench::{Bench, OBJECT_BYTES, ticket};
+    use crate::tiers::files::job::{Job, Work};
+    use kvtide_core::event::TierFault;
+
+    const RULES: Rules = Rules {
+        direct: true,
+        can_truncate: true,
+        keeps_existing: true,
+        sync: false,
+        read_ahead: None,
+    };
+    const ALL: u32 = OBJECT_BYTES as u32;
+    const CUT: Outcome = Err(Errno::CANCELED);
+
+    struct Trial {
+        bench: Bench,
+        job: Job,
+    }
+
+    impl Trial {
+        fn new() -> Trial {
+            let bench = Bench::new();
+            let store = Store::new(bench.span(0), c"name".into(), c"temporary".into(), &RULES);
+            Trial { job: Job::new(ticket(0), Work::Store(store)), bench }
+        }
+
+        fn next(&mut self) -> Chain {
+            let chain = self.job.next(&RULES, &self.bench.window, OBJECT_BYTES);
+            chain.expect("it is not over")
+        }
+
+        fn took(&mut self, outcomes: &[Outcome]) -> Option<Ending> {
+            let mut chain = self.next();
+            assert_eq!(chain.steps.len(), outcomes.len(), "{chain:?}");
+            chain.outcomes = outcomes.to_vec();
+            self.job.took(chain, &self.bench.window)
+        }
+    }
+
+    fn failed(why: TierFault) -> Option<Ending> {
+        Some(Ending::Stored(StoreOutcome::Failed(why)))
+    }
+
+    /// Broke: a device whose last blocks are smaller than ours counted as broken when it was full.
+    /// Guards: it is asked again, and says so.
+    #[test]
+    fn a_device_with_room_for_less_than_a_block_is_full_and_not_broken() {
+        let mut trial = Trial::new();
+        assert_eq!(trial.took(&[Ok(0), Ok(1024), CUT, CUT]), None);
+        assert_eq!(trial.took(&[Err(Errno::NOSPC), CUT, CUT]), failed(TierFault::NoSpace));
+        let mut trial = Trial::new();
+        assert_eq!(trial.took(&[Ok(0), Ok(0), CUT, CUT]), None);
+        while let None = trial.took(&[Ok(0), CUT, CUT]) {}
+        assert!(trial.job.has_ended(), "it is not asked for ever");
+    }
+
+    /// A kernel without memory may take half of a chain; the rest of it then stands for itself.
+    #[test]
+    fn i29_what_got_its_name_without_its_bytes_loses_it() {
+        for written in [Err(Errno::IO), Ok(512)] {
+            let mut trial = Trial::new();
+            assert_eq!(trial.took(&[Ok(0), written, Ok(0), Ok(0)]), failed(TierFault::Io));
+            let removes = |step: &Step| matches!(step, Step::Remove { folder: Folder::Base, name } if **name == *c"name");
+            let next = trial.next();
+            assert!(next.steps.iter().any(removes), "{next:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_there_and_is_gone_again_is_stored() {
+        let mut trial = Trial::new();
+        assert_eq!(trial.took(&[Ok(0), Ok(ALL), Err(Errno::EXIST), CUT]), None);
+        assert_eq!(trial.took(&[Err(Errno::NOENT), Ok(0), Ok(0)]), None);
+        let stored = Some(Ending::Stored(StoreOutcome::Stored));
+        assert_eq!(trial.took(&[Ok(0), Ok(ALL), Ok(0), Ok(0)]), stored);
     }
 }

@@ -211,13 +211,13 @@ impl Hand {
             }
             Step::Read { into, offset, .. } => {
                 let file = file.as_ref().ok_or(Errno::BADF)?;
-                let to = self.bytes(into);
+                let to = self.room(into);
                 let read = retry_on_intr(|| pread(file, &mut *to, *offset))?;
                 Ok(read as u32)
             }
             Step::Write { from, offset, .. } => {
                 let file = file.as_ref().ok_or(Errno::BADF)?;
-                let from = &*self.bytes(from);
+                let from = self.bytes(from);
                 let written = retry_on_intr(|| pwrite(file, from, *offset))?;
                 Ok(written as u32)
             }
@@ -245,12 +245,29 @@ impl Hand {
         }
     }
 
-    fn bytes<'a>(&'a mut self, memory: &'a mut Memory) -> &'a mut [u8] {
+    /// What is written to a file. Others may read it meanwhile: clients, and the digest.
+    fn bytes<'a>(&'a self, memory: &'a Memory) -> &'a [u8] {
         match memory {
             Memory::Arena(span) => {
                 let (start, bytes) = (self.window.address(*span), span.bytes() as usize);
                 // SAFETY: the window keeps the arena mapped, and the ticket of this chain, which
-                // has not ended, keeps everybody else from these bytes. They go to the kernel only.
+                // has not ended, keeps everybody from writing to these bytes. They go to the
+                // kernel only.
+                unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }
+            }
+            Memory::Blocks(blocks, bytes) => &blocks.bytes()[..*bytes],
+            Memory::Sink => self.scratch.bytes(),
+        }
+    }
+
+    /// Where a file is read to. Nobody else has it.
+    fn room<'a>(&'a mut self, memory: &'a mut Memory) -> &'a mut [u8] {
+        match memory {
+            Memory::Arena(span) => {
+                let (start, bytes) = (self.window.address(*span), span.bytes() as usize);
+                // SAFETY: the window keeps the arena mapped, and the ticket of this chain, which
+                // has not ended, keeps everybody else from these bytes: what is loaded is shown to
+                // nobody before. They go to the kernel only.
                 unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
             }
             Memory::Blocks(blocks, bytes) => &mut blocks.bytes_mut()[..*bytes],
@@ -265,7 +282,8 @@ fn open(folder: BorrowedFd<'_>, name: &CStr, how: How) -> rustix::io::Result<Own
 }
 
 fn look(folder: BorrowedFd<'_>, name: &CStr, seen: &mut Seen) -> Outcome {
-    let found = statx(folder, name, AtFlags::empty(), StatxFlags::TYPE | StatxFlags::SIZE)?;
+    let found =
+        statx(folder, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE | StatxFlags::SIZE)?;
     *seen = Seen::of(found.stx_mode, found.stx_size);
     Ok(0)
 }
