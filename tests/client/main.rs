@@ -5,6 +5,8 @@
 //! and the server then ends as the peer does and leaves no segment behind. Where the client cannot
 //! be had these tests fail: a suite that proves nothing must not be green.
 
+mod tiers;
+
 use kvtide_tests::client::{Client, Install, switched_off};
 use kvtide_tests::server::Server;
 use kvtide_tests::{binary, child, http};

@@ -123,7 +123,8 @@ fn names(value: &Value) -> Vec<String> {
     all.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect()
 }
 
-fn read(value: &Value) -> Option<Read> {
+/// What was found in one chunk.
+pub fn read(value: &Value) -> Option<Read> {
     if let Some(wrong) = value["wrong"].as_str() {
         return Some(Read::Wrong(format!("{wrong} {value}")));
     }

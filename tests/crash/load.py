@@ -15,6 +15,7 @@ Roles
     scheduler    looks up for two ranks and tells the two workers what to retrieve and to store
     worker       does what the scheduler tells it; --rank says which of the two it is
     loner        scheduler and worker in one, over documents that two loners share
+    files        no client: says of each object below DIR/objects whose it is, one JSON a line
 
 SIGTERM ends a client in order: it finishes what it is at, unregisters, and ends with status 0.
 """
@@ -422,18 +423,35 @@ class Loner(Client):
 ROLES = {"scheduler": Scheduler, "worker": Worker, "loner": Loner}
 
 
+def files(folder: str):
+    """Whatever has the name of an object is one, and whole. Its key stands in its stamp, too."""
+    objects = os.path.join(folder, "objects")
+    for name in sorted(os.listdir(objects)):
+        if name.endswith(".data"):
+            with open(os.path.join(objects, name), "rb") as file:
+                got = file.read()
+            if len(got) == CHUNK_BYTES:
+                found = judge(got, got[STAMP.size - 16:STAMP.size])
+            else:
+                found = {"wrong": f"{len(got)} bytes of {CHUNK_BYTES}"}
+            print(json.dumps({"file": name, **found}), flush=True)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--role", required=True, choices=ROLES)
-    ap.add_argument("--name", required=True, help="of this process; no other one of the round has it")
-    ap.add_argument("--url", required=True)
+    ap.add_argument("--role", required=True, choices=[*ROLES, "files"])
+    ap.add_argument("--name", help="of this process; no other one of the round has it")
+    ap.add_argument("--url")
     ap.add_argument("--folder", required=True, help="where histories and mailboxes are")
-    ap.add_argument("--model", required=True)
+    ap.add_argument("--model")
     ap.add_argument("--rank", type=int, default=0)
     ap.add_argument("--world", type=int, default=1, help="ranks of the model")
     ap.add_argument("--seed", type=int, default=0)
     args = ap.parse_args()
-    ROLES[args.role](args).run()
+    if args.role == "files":
+        files(args.folder)
+    else:
+        ROLES[args.role](args).run()
     os._exit(0)  # the client's own threads need no tidy end
 
 

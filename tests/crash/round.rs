@@ -1,16 +1,16 @@
 //! One round: a server and its clients at work, the blows of the plan, the end in order, and the
 //! verdict.
 
-use crate::history::History;
+use crate::history::{self, History, Read};
 use crate::member::{Ground, Member, ROLES};
 use crate::plan::{self, Blow, Step};
 use crate::verdict::{Counts, Life, Run, judge};
-use kvtide_tests::client::{Client, Install};
+use kvtide_tests::client::{Client, Install, RUN_TIME_MAX};
 use kvtide_tests::server::{Server, left_behind};
-use kvtide_tests::{binary, http};
+use kvtide_tests::{binary, child, http};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
@@ -18,10 +18,13 @@ use std::path::{Path, PathBuf};
 struct Flags {
     arguments: Vec<String>,
     is_roomy: bool,
+    has_disk: bool,
 }
 
 /// Lifetimes of leases and reservations in seconds: short, so that they end within a round.
 const TTL_SECS: u64 = 1;
+/// Where a disk keeps its objects, in the folder of the round; `load.py` knows it as well.
+const OBJECTS: &str = "objects";
 /// How long one is stopped: longer than they live.
 const STOPPED_NANOS: u64 = 1_500_000_000;
 /// What everybody writes before the first blow and after the last one.
@@ -30,9 +33,11 @@ const LINES_AT_LAST: u64 = 200;
 
 impl Flags {
     /// Odd seeds have a name of their own, to be taken over, and room for everything; even ones an
-    /// invented name, to be swept, and too little room.
-    fn of(seed: u64) -> Flags {
+    /// invented name, to be swept, and too little room. The second and third of four have a disk
+    /// below, which outlives its servers.
+    fn of(seed: u64, folder: &Path) -> Flags {
         let is_roomy = !seed.is_multiple_of(2);
+        let has_disk = [2, 3].contains(&(seed % 4));
         let ttl = TTL_SECS.to_string();
         let mut arguments: Vec<String> = ["--eviction-policy", "LRU"].map(String::from).to_vec();
         for flag in ["--l1-read-ttl-seconds", "--l1-write-ttl-seconds", "--session-ttl-seconds"] {
@@ -45,7 +50,11 @@ impl Flags {
             let name = format!("crash_{}_{seed}", std::process::id());
             arguments.extend(["--shm-name".into(), name]);
         }
-        Flags { arguments, is_roomy }
+        if has_disk {
+            let spec = json!({ "type": "fs", "base_path": folder.join(OBJECTS) });
+            arguments.extend(["--l2-adapter".into(), spec.to_string()]);
+        }
+        Flags { arguments, is_roomy, has_disk }
     }
 }
 
@@ -73,7 +82,7 @@ pub fn play(seed: u64) -> Result<Counts, String> {
     let mut round = Round {
         ground,
         binary: &binary,
-        flags: Flags::of(seed),
+        flags: Flags::of(seed, &folder),
         addresses,
         server: None,
         members: Vec::new(),
@@ -83,9 +92,14 @@ pub fn play(seed: u64) -> Result<Counts, String> {
     let outcome = round.play(seed);
     let lives = std::mem::take(&mut round.lives);
     let segments = std::mem::take(&mut round.segments);
+    let has_disk = round.flags.has_disk;
     // Whoever still lives is gone before anybody reads what it has written.
     drop(round);
-    let counts = outcome.and_then(|()| verdict(&folder, lives)).map_err(|why| {
+    let judged = outcome.and_then(|()| {
+        let files = if has_disk { Some(files(&client, &folder)?) } else { None };
+        verdict(&folder, lives, files)
+    });
+    let counts = judged.map_err(|why| {
         // A round that fails is told of; its memory need not stay.
         segments.iter().for_each(|path| drop(std::fs::remove_file(path)));
         format!("{why}\nhistories: {}", folder.display())
@@ -232,10 +246,24 @@ impl Round<'_> {
     }
 }
 
-fn verdict(folder: &Path, servers: Vec<Life>) -> Result<Counts, String> {
+/// Whose objects lie on the disk, told by their content.
+fn files(client: &Client, folder: &Path) -> Result<Vec<Read>, String> {
+    let mut command = client.command();
+    command
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/crash/load.py"))
+        .args(["--role", "files", "--folder"])
+        .arg(folder);
+    let told = child::run(&mut command, RUN_TIME_MAX)?;
+    let of_line = |line: &str| history::read(&serde_json::from_str(line).ok()?);
+    let files: Option<Vec<Read>> = told.output.lines().map(of_line).collect();
+    files.filter(|_| told.code == 0).ok_or(told.output)
+}
+
+fn verdict(folder: &Path, servers: Vec<Life>, files: Option<Vec<Read>>) -> Result<Counts, String> {
     let ttl = TTL_SECS * 1_000_000_000;
     let histories = histories(folder)?;
-    let run = Run { servers, histories, read_ttl: ttl, write_ttl: ttl };
+    let has_disk = files.is_some();
+    let run = Run { servers, histories, read_ttl: ttl, write_ttl: ttl, files };
     let (faults, counts) = judge(&run);
     if !faults.is_empty() {
         let told: Vec<String> = faults.iter().take(20).map(ToString::to_string).collect();
@@ -248,7 +276,8 @@ fn verdict(folder: &Path, servers: Vec<Life>) -> Result<Counts, String> {
         && counts.read_chunks > 100
         && counts.read_of_others > 0
         && counts.cut_stores > 0
-        && counts.promises > 0;
+        && counts.promises > 0
+        && (!has_disk || counts.files > 100 && counts.read_from_disk > 0);
     if is_proof { Ok(counts) } else { Err(format!("too little has happened: {counts}")) }
 }
 

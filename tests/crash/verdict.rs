@@ -21,6 +21,8 @@ pub struct Run {
     pub histories: Vec<History>,
     pub read_ttl: u64,
     pub write_ttl: u64,
+    /// What lies on disk, where there is one: then a server has what those before it have stored.
+    pub files: Option<Vec<Read>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +35,7 @@ pub enum Rule {
     Uncommitted,
     /// Bytes of a store that was told that it had failed.
     Refused,
-    /// Bytes from a server that was gone.
+    /// Bytes from a server that was gone, where nothing outlives it.
     Stale,
     /// A hit of more than anybody can have stored.
     UnexplainedHit,
@@ -43,6 +45,8 @@ pub enum Rule {
     BrokenPromise,
     /// A store that failed without a reason.
     UnexplainedRefusal,
+    /// A file that is torn, nobody's, or of a store that nobody has said to be whole.
+    TornFile,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +82,10 @@ pub struct Counts {
     pub promises: u64,
     pub full_hits: u64,
     pub lost_calls: u64,
+    /// Chunks read of which only a server before this one can have been told.
+    pub read_from_disk: u64,
+    /// Whole objects on disk at the end.
+    pub files: u64,
 }
 
 impl fmt::Display for Counts {
@@ -86,7 +94,7 @@ impl fmt::Display for Counts {
             f,
             "{} chunks stored ({} stores open, {} cut), {} lookups hit {} chunks ({} had to be \
              complete), {} chunks read ({} of others; by server {:?}), {} promises kept, \
-             {} calls lost",
+             {} calls lost, {} chunks of former servers read from disk, {} files",
             self.stored_chunks,
             self.open_stores,
             self.cut_stores,
@@ -98,6 +106,8 @@ impl fmt::Display for Counts {
             self.read_by_server,
             self.promises,
             self.lost_calls,
+            self.read_from_disk,
+            self.files,
         )
     }
 }
@@ -138,6 +148,9 @@ pub fn judge(run: &Run) -> (Vec<Fault>, Counts) {
                 _ => {}
             }
         }
+    }
+    for file in run.files.iter().flatten() {
+        judge.file(file);
     }
     (judge.faults, judge.counts)
 }
@@ -212,12 +225,13 @@ impl<'a> Judge<'a> {
         if write.ok == Some(false) {
             return self.fault(Rule::Refused, history, op, about);
         }
-        let by = self.servers(op.began, answered);
-        let by: Vec<usize> = by.filter(|server| self.was_stored_at(write, *server)).collect();
-        let Some(server) = by.first() else {
+        let by: Vec<usize> = self.servers(op.began, answered).collect();
+        let own = by.iter().find(|server| self.was_stored_at(write, **server));
+        let Some(server) = own.or(by.last()).filter(|_| self.may_have(write, &by)) else {
             return self.fault(Rule::Stale, history, op, about);
         };
         self.counts.read_by_server[*server] += 1;
+        self.counts.read_from_disk += u64::from(own.is_none());
         self.counts.read_chunks += 1;
         self.counts.read_of_others += u64::from(*writer != history.who);
     }
@@ -236,7 +250,7 @@ impl<'a> Judge<'a> {
                 let may_be = |write: &&Op| {
                     write.commit_began.is_some_and(|commit| commit <= ended)
                         && write.ok != Some(false)
-                        && by.iter().any(|server| self.was_stored_at(write, *server))
+                        && self.may_have(write, &by)
                 };
                 if !self.writes_of(op, key, rank).any(|write| may_be(&write)) {
                     let about = format!("{key} at rank {rank}");
@@ -334,6 +348,36 @@ impl<'a> Judge<'a> {
     fn server_of(&self, from: u64, to: u64) -> Option<usize> {
         let lives = |life: &Life| life.began <= from && to <= life.ended;
         self.run.servers.iter().position(lives)
+    }
+
+    /// Whether one of these servers may have what was written: told by its writer or, where there is
+    /// a disk, by a server before it.
+    fn may_have(&self, write: &Op, servers: &[usize]) -> bool {
+        let Some(last) = servers.last() else { return false };
+        let stored = |server: usize| self.was_stored_at(write, server);
+        match self.run.files {
+            Some(_) => (0..=*last).any(stored),
+            None => servers.iter().any(|server| stored(*server)),
+        }
+    }
+
+    /// A file has its name: whatever has ended its server, it is whole, and its writer had said so
+    /// before.
+    fn file(&mut self, file: &Read) {
+        let (who, op, about) = match file {
+            Read::Wrong(what) => (String::new(), 0, what.clone()),
+            Read::Written { writer, op } => {
+                let write = self.writes.get(&(writer.as_str(), *op));
+                if write
+                    .is_some_and(|write| write.commit_began.is_some() && write.ok != Some(false))
+                {
+                    self.counts.files += 1;
+                    return;
+                }
+                (writer.clone(), *op, "a file of what was never committed".into())
+            }
+        };
+        self.faults.push(Fault { rule: Rule::TornFile, who, op, about });
     }
 
     /// Whether this server may have lent the slots of a write and taken its commit.

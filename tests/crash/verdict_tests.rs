@@ -38,6 +38,7 @@ fn run(writer: &str, reader: &str, servers: &[Life]) -> Run {
         histories: vec![parse("writer", writer), parse("reader", reader)],
         read_ttl: SEC,
         write_ttl: SEC,
+        files: None,
     }
 }
 
@@ -127,6 +128,35 @@ fn a_stale_hit_is_seen() {
     let lives = [life(0, 32), life(33, u64::MAX)];
     let broken = rules(&run(WRITER, READER, &lives));
     assert_eq!(broken, [Rule::Stale, Rule::UnexplainedHit]);
+}
+
+#[test]
+fn where_there_is_a_disk_a_server_has_what_those_before_it_have_stored() {
+    let lives = [life(0, 37), life(38, u64::MAX)];
+    let mut below = run(WRITER, READER, &lives);
+    below.files = Some(Vec::new());
+    let (faults, counts) = judge(&below);
+    assert_eq!((faults, counts.read_from_disk), (vec![], 2));
+    // Slots of one server are committed with no other, and nobody has what comes after it.
+    below.servers = vec![life(0, 32), life(33, u64::MAX)];
+    assert_eq!(rules(&below), [Rule::Stale, Rule::UnexplainedHit]);
+}
+
+#[test]
+fn i20_a_torn_file_is_seen() {
+    let mut below = run(WRITER, READER, ALWAYS);
+    let file = |writer: &str, op| Read::Written { writer: writer.into(), op };
+    below.files = Some(vec![file("writer", 2), file("writer", 2)]);
+    let (faults, counts) = judge(&below);
+    assert_eq!((faults, counts.files), (vec![], 2));
+    for bad in [file("writer", 1), file("nobody", 2), Read::Wrong("torn".into())] {
+        below.files = Some(vec![bad]);
+        assert_eq!(rules(&below), [Rule::TornFile]);
+    }
+    let killed: String = WRITER.lines().take(6).map(|line| line.to_owned() + "\n").collect();
+    let mut uncommitted = run(&killed, "", ALWAYS);
+    uncommitted.files = Some(vec![file("writer", 2)]);
+    assert_eq!(rules(&uncommitted), [Rule::TornFile]);
 }
 
 #[test]

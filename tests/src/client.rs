@@ -30,7 +30,7 @@ pub struct Client {
 const INSTALL_TIME_MAX: Duration = Duration::from_secs(30 * 60);
 const PYTHON_TIME_MAX: Duration = Duration::from_secs(60);
 /// One scenario or bench run; the longest takes 20 s on two idle cores.
-const RUN_TIME_MAX: Duration = Duration::from_secs(300);
+pub const RUN_TIME_MAX: Duration = Duration::from_secs(300);
 
 impl Install {
     fn name(self) -> &'static str {
@@ -82,6 +82,16 @@ impl Client {
 
     /// Runs one scenario of the driver. The exit status is the verdict.
     pub fn drive(&self, server: &Server, scenario: &str) -> Result<Finished, String> {
+        self.drive_with(server, scenario, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn drive_with(
+        &self,
+        server: &Server,
+        scenario: &str,
+        arguments: &[&str],
+    ) -> Result<Finished, String> {
         let mut command = self.command();
         command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/client/drive.py")).args([
             "--must-answer",
@@ -90,7 +100,7 @@ impl Client {
             "--url",
             &server.url(),
         ]);
-        child::run(&mut command, RUN_TIME_MAX)
+        child::run(command.args(arguments), RUN_TIME_MAX)
     }
 
     /// Runs the peer's own bench client, engine-driven on CPU tensors (spec/transfer §6).

@@ -8,5 +8,7 @@ pub mod binary;
 pub mod child;
 pub mod client;
 pub mod http;
+pub mod load;
+pub mod metrics;
 pub mod server;
 pub mod tidy;

@@ -39,6 +39,8 @@ const STATUS_POLLS: u32 = 3000;
 const STOP_TIME_MAX: Duration = Duration::from_secs(60);
 /// The exit code of a start that failed, a port being taken among the reasons (spec/http-cli §1.1).
 const START_FAILED: i32 = 3;
+/// Of whom SIGKILL has ended, as a shell shows it.
+const KILLED: i32 = 137;
 
 impl Server {
     /// Starts `binary server` with these arguments beside the ports, and waits until it is ready.
@@ -108,12 +110,21 @@ impl Server {
             if let Some(status) = ended {
                 return Ok(Some(shell_code(status)));
             }
-            // Refused until the socket listens, 503 until everything behind it is up.
-            if http::get(self.admin, "/readyz").is_ok_and(|response| response.status == 200) {
+            if self.is_ready() {
                 return Ok(None);
             }
         }
         Err(format!("the server is not ready and has not ended:\n{}", self.log()))
+    }
+
+    /// Refused until the socket listens, 503 until everything behind it is up. The peer, which has
+    /// no such page, is asked whether it is healthy.
+    fn is_ready(&self) -> bool {
+        let status = |page| http::get(self.admin, page).ok().map(|response| response.status);
+        match status("/readyz") {
+            Some(404) => status("/healthcheck") == Some(200),
+            ready => ready == Some(200),
+        }
     }
 
     pub fn id(&self) -> u32 {
@@ -144,6 +155,12 @@ impl Server {
         let answer =
             http::get(self.admin, "/status").map_err(|error| format!("/status: {error}"))?;
         serde_json::from_str(&answer.body).map_err(|error| format!("/status: {error}"))
+    }
+
+    /// What `/metrics` says.
+    pub fn metrics(&self) -> Result<String, String> {
+        let answer = http::get(self.admin, "/metrics");
+        Ok(answer.map_err(|error| format!("/metrics: {error}"))?.body)
     }
 
     /// Looks at `/status` until it is as wanted.
@@ -185,6 +202,16 @@ impl Server {
     pub fn segments(&self) -> Vec<PathBuf> {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()));
         segments_of(&maps.unwrap_or_default())
+    }
+
+    /// Sends SIGKILL and waits for the end: an error where it has ended of something else before.
+    pub fn kill(self) -> Result<(), String> {
+        let segments = self.segments();
+        self.signal(Signal::KILL)?;
+        match self.ended(segments)? {
+            Stopped { code: KILLED, .. } => Ok(()),
+            Stopped { code, log, .. } => Err(format!("killed, it ends with {code}:\n{log}")),
+        }
     }
 
     /// Sends SIGTERM and waits for the end.
