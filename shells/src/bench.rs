@@ -12,6 +12,7 @@ mod answer;
 mod bystander;
 mod candidate;
 mod case;
+mod disk;
 mod fault;
 mod figures;
 mod fill;
@@ -28,6 +29,7 @@ mod transfer;
 
 use candidate::{Candidate, Instance, Kind};
 use case::{Case, LOOKUP_OBJECT_BYTES, Stand};
+use disk::fio::Fio;
 use fault::BenchFault;
 use figures::{OWN_MIB, SHARED_MIB};
 use flags::{BenchFlags, Part};
@@ -58,8 +60,11 @@ fn bench(flags: &BenchFlags) -> Result<(), BenchFault> {
         can_be_written(path)?;
     }
     let (mut candidates, floor) = connect(flags, &stop)?;
-    let mut report = Report::new(candidates.iter().map(|each| each.name.clone()).collect());
-    let measured = measure(flags, &mut candidates, &mut report);
+    let fio = Fio::find(flags)?;
+    let mut names: Vec<String> = candidates.iter().map(|each| each.name.clone()).collect();
+    names.extend(fio.is_some().then(|| FIO.to_owned()));
+    let mut report = Report::new(names);
+    let measured = measure(flags, &mut candidates, fio.as_ref(), &mut report);
     // Whatever came of it: nothing of ours stays behind at a server that still answers, and what
     // was measured is kept.
     let tidied = candidates.iter_mut().map(Candidate::unregister).fold(Ok(()), Result::and);
@@ -75,19 +80,16 @@ fn bench(flags: &BenchFlags) -> Result<(), BenchFault> {
 /// Connects to the servers, and to the yardstick last.
 fn connect(flags: &BenchFlags, stop: &Stop) -> Result<(Vec<Candidate>, Option<Floor>), BenchFault> {
     let mut candidates = Vec::new();
-    if flags.fill.is_some() && flags.measures(Part::Transfer) {
-        let what = "--fill: transfers clear the cache, so they cannot be among the --parts";
-        return Err(BenchFault::new(what));
-    }
-    if flags.measures(Part::Transfer) && flags.vs.as_ref() == Some(&flags.url) {
-        let what = "--vs: transfers clear the cache, so they need another server than --url";
-        return Err(BenchFault::new(what));
-    }
+    can_be_measured(flags)?;
     let first = (&flags.name, &flags.url, flags.server_pid, "--server-pid");
     let second = flags.vs.as_ref().map(|url| (&flags.vs_name, url, flags.vs_pid, "--vs-pid"));
     for (name, url, pid, flag) in std::iter::once(first).chain(second) {
         let process = process_of(url, pid, flag)?;
         candidates.push(Candidate::connect(name, url, Kind::Server, process, stop)?);
+    }
+    let folders = [flags.disk_dir.as_ref(), flags.vs_disk_dir.as_ref().or(flags.disk_dir.as_ref())];
+    for (candidate, folder) in candidates.iter_mut().zip(folders) {
+        candidate.folder = folder.cloned();
     }
     if !flags.floor {
         return Ok((candidates, None));
@@ -96,6 +98,27 @@ fn connect(flags: &BenchFlags, stop: &Stop) -> Result<(Vec<Candidate>, Option<Fl
     let process = Some(floor.process());
     candidates.push(Candidate::connect(FLOOR, &floor.url, Kind::Floor, process, stop)?);
     Ok((candidates, Some(floor)))
+}
+
+/// Flags that exclude or need each other, by what the parts do.
+fn can_be_measured(flags: &BenchFlags) -> Result<(), BenchFault> {
+    let clearing = [(Part::Transfer, "transfers"), (Part::Disk, "disks")];
+    for (_, name) in clearing.into_iter().filter(|(part, _)| flags.measures(*part)) {
+        if flags.fill.is_some() {
+            let what =
+                format!("--fill: {name} clear the cache, so they cannot be among the --parts");
+            return Err(BenchFault::new(what));
+        }
+        if flags.vs.as_ref() == Some(&flags.url) {
+            let what =
+                format!("--vs: {name} clear the cache, so they need another server than --url");
+            return Err(BenchFault::new(what));
+        }
+    }
+    if flags.measures(Part::Disk) && flags.disk_dir.is_none() {
+        return Err(BenchFault::new("--parts disk needs --disk-dir"));
+    }
+    Ok(())
 }
 
 fn process_of(url: &Url, pid: Option<u32>, flag: &str) -> Result<Option<Process>, BenchFault> {
@@ -109,6 +132,7 @@ fn process_of(url: &Url, pid: Option<u32>, flag: &str) -> Result<Option<Process>
 fn measure(
     flags: &BenchFlags,
     candidates: &mut [Candidate],
+    fio: Option<&Fio>,
     report: &mut Report,
 ) -> Result<(), BenchFault> {
     let cases: Vec<(Part, Case)> = flags
@@ -127,7 +151,7 @@ fn measure(
     let register = |candidate: &mut Candidate| candidate.register(LOOKUP_OBJECT_BYTES);
     let instances = candidates.iter_mut().map(register).collect::<Result<Vec<_>, _>>()?;
     for (at, &(part, case)) in cases.iter().enumerate() {
-        alternate(flags, (part, case), (candidates, &instances), &progress, report)?;
+        alternate(flags, (part, case), (candidates, &instances), fio, &progress, report)?;
         if cases.get(at + 1).is_none_or(|(next, _)| *next != part) {
             progress.print(&report.table(part));
         }
@@ -142,6 +166,7 @@ fn alternate(
     flags: &BenchFlags,
     (part, case): (Part, Case),
     (candidates, instances): (&mut [Candidate], &[Instance]),
+    fio: Option<&Fio>,
     progress: &Progress,
     report: &mut Report,
 ) -> Result<(), BenchFault> {
@@ -168,6 +193,15 @@ fn alternate(
                 report.add(Record { part, case: case.name(), server, round, figures });
             }
             progress.advance();
+        }
+        let measured = stands.iter().any(Option::is_some);
+        if let (Case::Disk(size), Some(fio), true) = (case, fio, measured)
+            && !size.is_prefix()
+        {
+            progress.show(format!("{FIO}: {}, round {}", case.name(), round + 1));
+            let figures = fio.measure(size, &candidates[0].stop)?;
+            let server = candidates.len();
+            report.add(Record { part, case: case.name(), server, round, figures });
         }
     }
     for (candidate, stand) in candidates.iter_mut().zip(stands) {
@@ -234,5 +268,6 @@ fn json_fault(path: &Path, error: &std::io::Error) -> BenchFault {
     BenchFault::new(format!("--json: {}: {error}", path.display()))
 }
 
-/// The yardstick's name in tables.
+/// The yardsticks' names in tables.
 const FLOOR: &str = "floor";
+const FIO: &str = "fio";

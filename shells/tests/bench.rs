@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -319,4 +320,101 @@ fn a_filled_server_holds_the_objects_and_one_that_is_too_small_is_found_out() {
     let small = Server::start_with("0.03", &["--l1-objects-max", "3000"]);
     let output = bench(small.request, fill);
     assert_failed(&output, small.request, "--fill: ");
+}
+
+/// An empty folder below the system's, removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(what: &str) -> Folder {
+        let name = format!("kvtide-bench-{what}-{}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&folder.0).expect("the system's folder is there");
+        folder
+    }
+
+    /// Objects at rest.
+    fn objects(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.0).expect("it is there");
+        let files = entries.map(|entry| entry.expect("it can be read").path());
+        files.filter(|file| file.extension().is_some_and(|end| end == "data")).collect()
+    }
+
+    /// A tier in it, as `--l2-adapter` takes it.
+    fn adapter(&self) -> String {
+        format!(r#"{{"type": "fs", "base_path": "{}", "max_capacity_gb": 1}}"#, self.0.display())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[test]
+fn disks_are_stored_to_and_loaded_from_with_every_byte_compared() {
+    let (folder, other_folder) = (Folder::new("one"), Folder::new("other"));
+    let server = Server::start_with("0.13", &["--l2-adapter", &folder.adapter()]);
+    let other = Server::start_with("0.13", &["--l2-adapter", &other_folder.adapter()]);
+    let json = folder.0.join("figures.json");
+    let output = bench(
+        server.request,
+        &format!(
+            "--parts disk --object-kib 8192 --disk-lookups 2 --disk-dir {} --vs tcp://{} \
+             --vs-disk-dir {} --name ours --vs-name theirs --json {}",
+            folder.0.display(),
+            other.request,
+            other_folder.0.display(),
+            json.display()
+        ),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for shown in ["8 MiB", "128 x 256 KiB", "ours against theirs", "store GB/s", "hit p99 ms"] {
+        assert!(tables.contains(shown), "{shown}: {tables}");
+    }
+    let kept = std::fs::read_to_string(&json).expect("the file was written");
+    let kept: Value = serde_json::from_str(&kept).expect("the file is JSON");
+    let rounds = kept["rounds"].as_array().expect("a list");
+    assert_eq!(rounds.len(), 4, "two sizes at two servers");
+    for round in rounds {
+        let figures = round["figures"].as_object().expect("an object");
+        for (name, figure) in figures {
+            assert!(figure.as_f64().is_some_and(|figure| figure > 0.0), "{name}: {round}");
+        }
+    }
+    // Unmeasured and measured: 8 objects of 8 MiB, and two prompts of 128 chunks.
+    for folder in [&folder, &other_folder] {
+        assert_eq!(folder.objects().len(), 2 * (8 + 2 * 128));
+    }
+    let status = server.status();
+    assert_eq!(status["active_sessions"], 0);
+    assert_eq!(status["registered_non_cuda_instance_ids"], Value::Array(Vec::new()));
+}
+
+/// One byte of every object at rest is another one. The tier knows no digests that would tell.
+#[test]
+fn a_wrong_byte_from_a_disk_and_a_missing_hit_end_the_run() {
+    let folder = Folder::new("wrong");
+    let flips = format!(
+        r#"{{"type": "fault_inject", "flip_rate": 1, "verify": false, "inner": {}}}"#,
+        folder.adapter()
+    );
+    let disk = format!("--parts disk --object-kib 8192 --disk-dir {}", folder.0.display());
+    let server = Server::start_with("0.13", &["--l2-adapter", &flips]);
+    let output = bench(server.request, &disk);
+    assert_failed(&output, server.request, "bytes from its lower tier are not those");
+    let status = server.status();
+    assert_eq!(status["active_sessions"], 0, "what was open is ended");
+    drop(server);
+    let checked = flips.replace(r#""verify": false"#, r#""verify": true"#);
+    let server = Server::start_with("0.13", &["--l2-adapter", &checked]);
+    let output = bench(server.request, &disk);
+    assert_failed(&output, server.request, "finds 0 chunks where 8 are at rest");
+    assert_eq!(server.status()["active_sessions"], 0, "what was open is ended");
+    let output = bench(server.request, "--parts disk");
+    assert!(text(&output.stderr).contains("--parts disk needs --disk-dir"));
+    let output = bench(server.request, &format!("{disk} --fio /nowhere/at/all"));
+    assert!(text(&output.stderr).contains("--fio: /nowhere/at/all"));
 }

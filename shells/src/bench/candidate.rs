@@ -12,6 +12,7 @@ use kvtide_core::wire::fields::{FreeMap, Wire};
 use kvtide_core::wire::msgpack::Reader;
 use kvtide_core::wire::operation::Operation;
 use kvtide_core::wire::request::EngineDrivenRegistration;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -28,11 +29,15 @@ pub struct Candidate {
     pub url: Url,
     pub kind: Kind,
     pub process: Option<Process>,
+    /// Of its lower tier.
+    pub folder: Option<PathBuf>,
     pub stop: Stop,
     pub control: Line,
     pub ids: Ids,
     pub session: SessionMessages,
     pub chunk_tokens: u64,
+    /// Requests that are open beside the last one.
+    pub held: Vec<RequestId>,
     rng: Rng,
     instances: Vec<u64>,
 }
@@ -91,6 +96,7 @@ impl Candidate {
             url: url.clone(),
             kind,
             process,
+            folder: None,
             stop: stop.clone(),
             control,
             ids: Ids::new(crate::entropy::seed()),
@@ -99,6 +105,7 @@ impl Candidate {
                 end: Message::new(Operation::EndSession, &[&id]),
             },
             chunk_tokens,
+            held: Vec::new(),
             rng: Rng::new(PROMPT_SEED),
             instances: Vec::new(),
         })
@@ -106,13 +113,18 @@ impl Candidate {
 
     /// Makes an engine known whose objects have this size.
     pub fn register(&mut self, object_bytes: u64) -> Result<Instance, BenchFault> {
+        self.register_as("", object_bytes)
+    }
+
+    /// Likewise, for a model of its own, so that what is stored for it can be told from the rest.
+    pub fn register_as(&mut self, what: &str, object_bytes: u64) -> Result<Instance, BenchFault> {
         let (planes, layers, hidden) = shape(object_bytes, self.chunk_tokens).ok_or_else(|| {
             let tokens = self.chunk_tokens;
             self.url
                 .fault(format!("no object of {object_bytes} bytes has chunks of {tokens} tokens"))
         })?;
         let number = crate::entropy::seed() >> 1;
-        let model = format!("kvtide-bench-{}-{object_bytes}", self.ids.run_name());
+        let model = format!("kvtide-bench-{}-{object_bytes}{what}", self.ids.run_name());
         let registration = EngineDrivenRegistration {
             instance_id: number as i64,
             model_name: &model,
@@ -134,7 +146,7 @@ impl Candidate {
         Ok(Instance { number, model, pool_name, pool_bytes })
     }
 
-    /// Ends everything that was registered, and the request that may have been cut off. Over a
+    /// Ends everything that was registered, and the requests that may have been cut off. Over a
     /// connection of its own: on the old one an answer may be due still, and once somebody has
     /// pressed Ctrl-C every wait there ends. A second Ctrl-C ends this one, too.
     pub fn unregister(&mut self) -> Result<(), BenchFault> {
@@ -142,7 +154,7 @@ impl Candidate {
             return Ok(());
         }
         let mut line = Line::connect(&self.url, &Stop::default())?;
-        if let Some(id) = self.ids.last() {
+        for id in std::mem::take(&mut self.held).into_iter().chain(self.ids.last()) {
             line.call(&self.session.end, id)?.done()?;
         }
         for number in std::mem::take(&mut self.instances) {

@@ -3,6 +3,7 @@
 
 use super::bystander::Bystander;
 use super::candidate::{Candidate, Instance, Kind};
+use super::disk::{Disk, Size};
 use super::fault::BenchFault;
 use super::figures::Figures;
 use super::flags::{BenchFlags, Part};
@@ -29,6 +30,7 @@ pub enum Case {
     Store { object_bytes: u64 },
     Retrieve { object_bytes: u64 },
     Bystander,
+    Disk(Size),
 }
 
 impl Case {
@@ -52,6 +54,7 @@ impl Case {
                 sizes.flat_map(both).collect()
             }
             Part::Bystander => vec![Case::Bystander],
+            Part::Disk => Size::of(flags).into_iter().map(Case::Disk).collect(),
             // Read before and after everything else.
             Part::Memory => Vec::new(),
         }
@@ -69,6 +72,11 @@ impl Case {
             Case::Store { object_bytes } => format!("store {}", size(object_bytes)),
             Case::Retrieve { object_bytes } => format!("retrieve {}", size(object_bytes)),
             Case::Bystander => "16 chunks".to_owned(),
+            Case::Disk(wanted) => {
+                let Size { chunks, object_bytes } = wanted;
+                let objects = size(object_bytes);
+                if wanted.is_prefix() { format!("{chunks} x {objects}") } else { objects }
+            }
         }
     }
 
@@ -108,6 +116,10 @@ impl Case {
                 return Ok(retrieve.map(|retrieve| Box::new(retrieve) as Box<dyn Stand>));
             }
             Case::Bystander => Box::new(Bystander::new(candidate, instance, nanos)?),
+            Case::Disk(size) => {
+                let disk = Disk::new(candidate, size, flags)?;
+                return Ok(disk.map(|disk| Box::new(disk) as Box<dyn Stand>));
+            }
         }))
     }
 }
@@ -126,6 +138,7 @@ pub fn title(part: Part) -> &'static str {
         Part::Open => "open loop: the same requests at a given rate, timed from when they were due",
         Part::Transfer => "transfer: 64 MiB per request through the shared pool",
         Part::Bystander => "bystander: others' lookups beside prompts of a million tokens",
+        Part::Disk => "disk: 64 MiB per request into a lower tier and back",
         Part::Memory => "memory: resident beyond the pool",
     }
 }

@@ -46,7 +46,7 @@ pub struct BenchFlags {
     /// Open loop: requests a second; by default half of what each server does at most
     #[arg(long, value_parser = rate, value_name = "PER_SECOND")]
     pub rate: Option<f64>,
-    /// Transfers: sizes of objects, in KiB
+    /// Transfers and disks: sizes of objects, in KiB
     #[arg(long, value_delimiter = ',', default_value = "256,2048,8192", value_parser = object_kib,
         value_name = "LIST")]
     pub object_kib: Vec<u64>,
@@ -54,6 +54,27 @@ pub struct BenchFlags {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1 << 20),
         value_name = "MIB")]
     pub transfer_mib: u64,
+    /// Disks: folder of the lower tier of the first server
+    #[arg(long, value_name = "DIR")]
+    pub disk_dir: Option<PathBuf>,
+    /// Folder of the other server's; by default the same one
+    #[arg(long, value_name = "DIR", requires = "vs")]
+    pub vs_disk_dir: Option<PathBuf>,
+    /// Disks: what one round stores and loads, at most 60 % of the pool
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1 << 20),
+        value_name = "MIB")]
+    pub disk_mib: u64,
+    /// Disks: lookups that wait at once; times of hits mean most with one
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024),
+        value_name = "COUNT")]
+    pub disk_lookups: u64,
+    /// Disks: run this fio on the same folder in the same rounds, as yardstick
+    #[arg(long, value_name = "PATH", requires = "disk_dir")]
+    pub fio: Option<PathBuf>,
+    /// Its queue depth: that of the tier
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096),
+        value_name = "COUNT")]
+    pub disk_depth: u32,
     /// Before anything is measured: store so many objects at each server
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=FILL_OBJECTS_MAX),
         value_name = "OBJECTS")]
@@ -97,6 +118,8 @@ pub enum Part {
     Transfer,
     /// Lookups of others while one connection sends prompts of a million tokens
     Bystander,
+    /// Store into a lower tier and load from it; clears the cache, needs --disk-dir
+    Disk,
     /// Resident memory beyond the pool, before and after
     Memory,
 }
@@ -108,6 +131,7 @@ impl BenchFlags {
             self.rounds = 1;
             self.seconds = self.seconds.min(QUICK_SECONDS);
             self.transfer_mib = QUICK_TRANSFER_MIB;
+            self.disk_mib = QUICK_TRANSFER_MIB;
         }
         self
     }
@@ -128,6 +152,12 @@ impl BenchFlags {
             "rate": self.rate,
             "object_kib": self.object_kib,
             "transfer_mib": self.transfer_mib,
+            "disk_dir": self.disk_dir,
+            "vs_disk_dir": self.vs_disk_dir,
+            "disk_mib": self.disk_mib,
+            "disk_lookups": self.disk_lookups,
+            "disk_depth": self.disk_depth,
+            "fio": self.fio,
             "fill": self.fill,
             "fill_bytes": self.fill_bytes,
         })

@@ -2,7 +2,7 @@
 //! copy, the server is told. Beside it, in the same run, the same bytes are copied to and from the
 //! same places without a server: the most that any server can reach.
 
-mod pool;
+pub mod pool;
 
 use super::candidate::{Candidate, Instance, Slot, slots_of};
 use super::case::Stand;
@@ -15,14 +15,14 @@ use kvtide_core::rng::Rng;
 use kvtide_core::wire::operation::Operation;
 use pool::Pool;
 
-/// One request of 64 MiB.
-struct Batch {
-    chunks: u64,
-    prepare_store: Message,
-    commit_store: Message,
-    lookup: Message,
-    prepare_retrieve: Message,
-    commit_retrieve: Message,
+/// One request, of 64 MiB here.
+pub struct Batch {
+    pub chunks: u64,
+    pub prepare_store: Message,
+    pub commit_store: Message,
+    pub lookup: Message,
+    pub prepare_retrieve: Message,
+    pub commit_retrieve: Message,
     /// Where its objects lay when they were last stored or read.
     slots: Vec<Slot>,
 }
@@ -128,11 +128,7 @@ impl Traffic {
         let chunks = REQUEST_BYTES / object_bytes;
         let batches = (0..count).map(|_| Batch::new(candidate, &instance, chunks)).collect();
         let force = frame(|writer| writer.bool(true));
-        let mut source = vec![0; (chunks * object_bytes) as usize];
-        let mut rng = Rng::new(chunks);
-        for word in source.as_chunks_mut::<8>().0 {
-            *word = rng.next_u64().to_ne_bytes();
-        }
+        let source = payload(chunks * object_bytes);
         let mut traffic = Traffic {
             clock: Clock::start(),
             pool,
@@ -158,13 +154,9 @@ impl Traffic {
         candidate.control.call(&self.clear, RequestId::NONE)?.done()
     }
 
-    /// Makes the source this batch's own: every page of every batch is another one.
+    /// Makes the source this batch's own.
     fn tag(&mut self, batch: usize) {
-        for (page, bytes) in self.source.chunks_mut(PAGE_BYTES).enumerate() {
-            if let Some(tag) = bytes.first_chunk_mut::<8>() {
-                *tag = ((batch as u64) << 32 | page as u64).to_ne_bytes();
-            }
-        }
+        tag(&mut self.source, batch as u64);
     }
 
     fn now(&self) -> u64 {
@@ -286,14 +278,8 @@ impl Traffic {
         slots: Option<Vec<Slot>>,
         operation: &str,
     ) -> Result<Vec<Slot>, BenchFault> {
-        let slots = slots.unwrap_or_default();
-        let right = slots.iter().filter(|slot| slot.bytes == self.object_bytes).count() as u64;
-        if right == batch.chunks && slots.len() as u64 == right {
-            return Ok(slots);
-        }
-        let (chunks, bytes) = (batch.chunks, self.object_bytes);
-        let what = format!("{operation} gives {right} of {chunks} slots of {bytes} bytes");
-        Err(candidate.url.fault(what))
+        let judged = batch.judge(slots, self.object_bytes, operation);
+        judged.map_err(|what| candidate.url.fault(what))
     }
 
     fn figures(&self, pass: Pass, plain: u64, cpu: Option<f64>) -> Figures {
@@ -311,7 +297,8 @@ impl Traffic {
 }
 
 impl Batch {
-    fn new(candidate: &mut Candidate, instance: &Instance, chunks: u64) -> Batch {
+    /// A prompt that nobody has had.
+    pub fn new(candidate: &mut Candidate, instance: &Instance, chunks: u64) -> Batch {
         let tokens = candidate.tokens(chunks);
         let key = Candidate::key(instance, &tokens, Some(0));
         let message = |operation| Message::with_key(operation, &key, instance.number);
@@ -329,10 +316,45 @@ impl Batch {
             slots: Vec::new(),
         }
     }
+
+    /// Every chunk has a place of its size, else a sentence.
+    pub fn judge(
+        &self,
+        slots: Option<Vec<Slot>>,
+        bytes: u64,
+        operation: &str,
+    ) -> Result<Vec<Slot>, String> {
+        let slots = slots.unwrap_or_default();
+        let right = slots.iter().filter(|slot| slot.bytes == bytes).count() as u64;
+        let chunks = self.chunks;
+        if right == chunks && slots.len() as u64 == right {
+            return Ok(slots);
+        }
+        Err(format!("{operation} gives {right} of {chunks} slots of {bytes} bytes"))
+    }
+}
+
+/// Bytes that no device makes shorter.
+pub fn payload(bytes: u64) -> Vec<u8> {
+    let mut payload = vec![0; bytes as usize];
+    let mut rng = Rng::new(bytes);
+    for word in payload.as_chunks_mut::<8>().0 {
+        *word = rng.next_u64().to_ne_bytes();
+    }
+    payload
+}
+
+/// Makes a payload one batch's own: every page of every batch is another one.
+pub fn tag(payload: &mut [u8], batch: u64) {
+    for (page, bytes) in payload.chunks_mut(PAGE_BYTES).enumerate() {
+        if let Some(tag) = bytes.first_chunk_mut::<8>() {
+            *tag = (batch << 32 | page as u64).to_ne_bytes();
+        }
+    }
 }
 
 /// What one request moves.
 pub const REQUEST_BYTES: u64 = 64 << 20;
 /// Below every watermark, so that nothing is evicted meanwhile.
-const POOL_PERCENT: u64 = 60;
+pub const POOL_PERCENT: u64 = 60;
 const PAGE_BYTES: usize = 4096;
