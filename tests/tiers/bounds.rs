@@ -40,7 +40,8 @@ fn register(bed: &mut Bed, layout: Layout) {
 /// Files of a server that writes whole blocks are larger than the objects in them.
 #[test]
 fn a_padded_file_of_another_server_is_loaded_and_checked_as_what_it_holds() {
-    let scrubbed = AdapterSetup { charge_bytes: 1, scrub_bytes_per_second: 1 << 30, ..own("fs", 64) };
+    let scrubbed =
+        AdapterSetup { charge_bytes: 1, scrub_bytes_per_second: 1 << 30, ..own("fs", 64) };
     let mut bed = Bed::new(config(64), 1, &[scrubbed]);
     register(&mut bed, Layout { hidden: 100, ..layout() });
     let bytes = 16 * 100 * 2;

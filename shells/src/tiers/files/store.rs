@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(trial.took(&[Err(Errno::NOSPC), CUT, CUT]), failed(TierFault::NoSpace));
         let mut trial = Trial::new();
         assert_eq!(trial.took(&[Ok(0), Ok(0), CUT, CUT]), None);
-        while let None = trial.took(&[Ok(0), CUT, CUT]) {}
+        while trial.took(&[Ok(0), CUT, CUT]).is_none() {}
         assert!(trial.job.has_ended(), "it is not asked for ever");
     }
 
