@@ -106,3 +106,34 @@ fn p3_lookups_that_give_up_stand_in_no_line() {
     bed.end_all();
     assert_eq!(bed.query("second"), Some(0));
 }
+
+/// Fewer credits than the breaker waits for failures: it never opened, and every lookup waited as
+/// long as one may at all.
+#[test]
+fn f47_a_tier_whose_credits_all_hang_is_not_waited_for() {
+    let two = [AdapterSetup { loads_max: 2, ..setup("hung") }, setup("fs")];
+    let mut bed = Bed::new(config(64), 1, &two);
+    let hashes = prompt(b'a', 4);
+    bed.disks[0].extend(&hashes);
+    bed.lookup("first", 1, &hashes);
+    while let Some(at) = bed.orders.iter().position(|order| matches!(order, Order::Probe { .. })) {
+        bed.end(at);
+    }
+    assert_eq!(bed.orders.len(), 2, "two loads at once, and they never end");
+    bed.lookup("second", 1, &prompt(b'a', 3));
+    bed.pass(Duration::from_secs(7));
+    assert_eq!((bed.query("first"), bed.query("second")), (Some(0), Some(0)));
+    // What it has is had from the next one, without it.
+    bed.disks[1].extend(&hashes);
+    bed.lookup("third", 1, &hashes);
+    while let Some(at) = bed.orders.iter().position(|order| match order {
+        Order::Probe { adapter, .. } | Order::Load { adapter, .. } => adapter.0 == 1,
+        _ => true,
+    }) {
+        bed.end(at);
+    }
+    assert_eq!(bed.query("third"), Some(4));
+    bed.end_all();
+    bed.lookup("fourth", 1, &prompt(b'a', 4));
+    assert_eq!(bed.query("fourth"), Some(4));
+}

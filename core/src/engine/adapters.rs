@@ -68,6 +68,8 @@ pub struct Adapter {
     pub(crate) shelf: Shelf,
     pub(crate) stores: u32,
     pub(crate) loads: u32,
+    /// Of these, those that take longer than they may.
+    pub(crate) loads_stalled: u32,
     /// Bytes of L1 that the loads on their way are for.
     pub(crate) loading_bytes: u64,
     /// Effects on their way, of every kind.
@@ -146,6 +148,7 @@ impl Adapters {
             shelf,
             stores: 0,
             loads: 0,
+            loads_stalled: 0,
             loading_bytes: 0,
             flights: 0,
             deletes: 0,
@@ -176,7 +179,8 @@ impl Adapters {
 
     /// Adapters that a lookup may load from, the preferred one first.
     pub fn loading(&self) -> impl Iterator<Item = AdapterId> {
-        self.list.iter().filter(|adapter| adapter.serves()).map(|adapter| adapter.id)
+        let loads = |adapter: &&Adapter| adapter.serves() && !adapter.hangs();
+        self.list.iter().filter(loads).map(|adapter| adapter.id)
     }
 
     /// Adapters that have neither left nor begun to.
@@ -310,7 +314,11 @@ impl Adapters {
     pub fn stalled(&mut self, name: SlotName) -> Option<Flight> {
         let found = self.flights.find_mut(name)?;
         found.timer = None;
-        Some(found.flight)
+        let flight = found.flight;
+        if let Flight::Load { adapter, .. } = flight {
+            self.get_mut(adapter).loads_stalled += 1;
+        }
+        Some(flight)
     }
 
     pub fn in_flight(&self) -> usize {
@@ -339,14 +347,17 @@ impl Adapters {
     pub fn load_ended(
         &mut self,
         turn: &mut Turn,
-        id: AdapterId,
+        flight: &InFlight,
         bytes: u64,
-        took: Duration,
         outcome: LoadOutcome,
     ) {
+        let Some(id) = flight.flight.adapter() else { return };
+        let took = turn.now.since(flight.departed);
+        let is_late = flight.has_stalled();
         let adapter = self.get_mut(id);
         assert!(adapter.loads > 0, "a load ends once");
         adapter.loads -= 1;
+        adapter.loads_stalled -= u32::from(is_late);
         adapter.loading_bytes -= bytes;
         if outcome == LoadOutcome::Loaded {
             let nanos = took.as_nanos().max(1);
@@ -358,7 +369,6 @@ impl Adapters {
             };
         }
         // What comes after its stall was counted by the stall.
-        let is_late = took > adapter.setup.load_deadline;
         match outcome {
             _ if is_late => {}
             LoadOutcome::Loaded | LoadOutcome::Absent | LoadOutcome::OtherSize { .. } => {
@@ -437,6 +447,14 @@ impl Adapter {
     /// Whether anything but a trial may be asked of it.
     pub(crate) fn serves(&self) -> bool {
         matches!(self.state, AdapterState::Scanning | AdapterState::Ready)
+    }
+
+    /// Whether its credits for loads are used up by such as take longer than they may: nothing can
+    /// be had from it until one of them has ended, however well it answers otherwise (F47).
+    pub(crate) fn hangs(&self) -> bool {
+        let is_used_up = self.loads >= self.setup.loads_max
+            || self.loading_bytes > limits::LOADING_BYTES_MAX / 2;
+        self.loads > 0 && self.loads_stalled == self.loads && is_used_up
     }
 }
 

@@ -174,7 +174,7 @@ impl Promote {
         let (entry, bytes, object) = (load.entry, load.bytes, load.object);
         let took = turn.now - flight.departed;
         let was_given_up = load.stage == Stage::GivenUp;
-        adapters.load_ended(turn, adapter, bytes, took, outcome);
+        adapters.load_ended(turn, &flight, bytes, outcome);
         match outcome {
             _ if was_given_up => self.release(turn, adapters, name),
             LoadOutcome::Loaded => self.check(turn, adapters, name),
