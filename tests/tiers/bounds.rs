@@ -40,7 +40,8 @@ fn register(bed: &mut Bed, layout: Layout) {
 /// Files of a server that writes whole blocks are larger than the objects in them.
 #[test]
 fn a_padded_file_of_another_server_is_loaded_and_checked_as_what_it_holds() {
-    let scrubbed = AdapterSetup { charge_bytes: 1, scrub_bytes_per_second: 1 << 30, ..own("fs", 64) };
+    let scrubbed =
+        AdapterSetup { charge_bytes: 1, scrub_bytes_per_second: 1 << 30, ..own("fs", 64) };
     let mut bed = Bed::new(config(64), 1, &[scrubbed]);
     register(&mut bed, Layout { hidden: 100, ..layout() });
     let bytes = 16 * 100 * 2;
@@ -136,4 +137,33 @@ fn f47_a_tier_whose_credits_all_hang_is_not_waited_for() {
     bed.end_all();
     bed.lookup("fourth", 1, &prompt(b'a', 4));
     assert_eq!(bed.query("fourth"), Some(4));
+}
+
+/// Whether a prompt of one chunk, and then one of eight that are all on disk, were found: a chunk
+/// takes 100 ms, however many are on their way, and computing one 50 ms.
+#[test]
+fn a_load_is_slower_than_computing_only_where_all_together_are() {
+    let config = kvtide_core::config::Config { prefill_tokens_per_second: 5120, ..config(64) };
+    let mut bed = Bed::new(config, 1, &[setup("fs")]);
+    for (request, letter) in [("first", b'a'), ("second", b'b')] {
+        bed.disks[0].extend(prompt(letter, 8));
+        bed.lookup(request, 1, &prompt(letter, 8));
+        bed.end(0);
+        bed.pass(Duration::from_millis(100));
+        bed.end_all();
+        assert_eq!(bed.query(request), Some(8), "eight in 100 ms are faster than 400 ms");
+    }
+    // It is slow once: what comes soon after is computed, and later it is tried again.
+    bed.disks[0].extend(prompt(b'c', 1));
+    bed.lookup("slow", 1, &prompt(b'c', 1));
+    bed.end(0);
+    bed.pass(Duration::from_secs(4));
+    bed.end_all();
+    for (request, letter, found) in [("soon", b'd', 0), ("late", b'e', 1)] {
+        bed.disks[0].extend(prompt(letter, 1));
+        bed.lookup(request, 1, &prompt(letter, 1));
+        bed.end_all();
+        assert_eq!(bed.query(request), Some(found), "{request}");
+        bed.pass(Duration::from_secs(11));
+    }
 }

@@ -15,6 +15,7 @@ pub mod flights;
 mod health;
 mod leave;
 pub mod operator;
+mod pace;
 mod scan;
 mod scrub;
 pub mod shelf;
@@ -40,6 +41,7 @@ pub(crate) use evict::Room;
 use flights::{Flight, InFlight};
 use health::Health;
 pub(crate) use health::subject as health_subject;
+use pace::Pace;
 use scrub::Scrub;
 use shelf::{Shelf, Stage};
 
@@ -80,7 +82,7 @@ pub struct Adapter {
     scrub: Scrub,
     pub(crate) counts: Counts,
     /// Bytes that a load brings in a second, on average; 0: not known yet.
-    load_bytes_per_second: u64,
+    pace: Pace,
     /// It leaves, and its table is being freed up to here.
     closing: Option<u32>,
 }
@@ -156,7 +158,7 @@ impl Adapters {
             evicting: evict::Evicting::default(),
             scrub: Scrub::default(),
             counts: Counts::default(),
-            load_bytes_per_second: 0,
+            pace: Pace::new(),
             closing: None,
         });
     }
@@ -336,8 +338,11 @@ impl Adapters {
     }
 
     /// A load has departed: its credit is taken until `load_ended`.
-    pub fn load_begun(&mut self, id: AdapterId, bytes: u64) {
+    pub fn load_begun(&mut self, id: AdapterId, bytes: u64, now: Instant) {
         let adapter = self.get_mut(id);
+        if adapter.loads == 0 {
+            adapter.pace.begin(now);
+        }
         adapter.loads += 1;
         adapter.loading_bytes += bytes;
     }
@@ -352,22 +357,14 @@ impl Adapters {
         outcome: LoadOutcome,
     ) {
         let Some(id) = flight.flight.adapter() else { return };
-        let took = turn.now.since(flight.departed);
         let is_late = flight.has_stalled();
         let adapter = self.get_mut(id);
         assert!(adapter.loads > 0, "a load ends once");
         adapter.loads -= 1;
         adapter.loads_stalled -= u32::from(is_late);
         adapter.loading_bytes -= bytes;
-        if outcome == LoadOutcome::Loaded {
-            let nanos = took.as_nanos().max(1);
-            let speed = u128::from(bytes) * 1_000_000_000 / nanos;
-            let speed = u64::try_from(speed).unwrap_or(u64::MAX).max(1);
-            adapter.load_bytes_per_second = match adapter.load_bytes_per_second {
-                0 => speed,
-                mean => (mean - mean / MEAN_OF + speed / MEAN_OF).max(1),
-            };
-        }
+        let came = if outcome == LoadOutcome::Loaded { bytes } else { 0 };
+        adapter.pace.end(turn.now, came);
         // What comes after its stall was counted by the stall.
         match outcome {
             _ if is_late => {}
@@ -403,7 +400,15 @@ impl Adapters {
 
     /// What one load brings in a second, on average; 0 where none has ended yet.
     pub fn load_bytes_per_second(&self, id: AdapterId) -> u64 {
-        self.get(id).load_bytes_per_second
+        self.get(id).pace.bytes_per_second()
+    }
+
+    /// The same, where that can be told of now: an adapter that was not asked for a while may be
+    /// faster than it was.
+    pub(crate) fn pace(&self, id: AdapterId, now: Instant) -> Option<u64> {
+        let adapter = self.get(id);
+        let rate = adapter.pace.bytes_per_second();
+        (rate > 0 && (adapter.loads > 0 || adapter.pace.is_fresh(now))).then_some(rate)
     }
 
     /// The first load has shown what an object of `bytes` comes to.
@@ -463,6 +468,3 @@ pub(crate) fn fact_key(key: &L2Key, bytes: u64, l1: &L1) -> FactKey {
     let (hash, scope) = (key.hash, key.scope);
     FactKey { hash, bytes, scope, tenant: l1.scopes.tenant_of(scope) }
 }
-
-/// Loads that the mean speed of an adapter looks back on, about.
-const MEAN_OF: u64 = 8;

@@ -147,7 +147,7 @@ impl Promote {
             load.stage = Stage::Reading(ticket);
             load.departed = turn.now;
             let (key, object, bytes) = (load.key, load.object, load.bytes);
-            adapters.load_begun(id, bytes);
+            adapters.load_begun(id, bytes, turn.now);
             turn.spend(1);
             let into = place_of(turn, object, bytes);
             turn.out.effects.push(Effect::LoadObject { ticket, adapter: id, key, place: into });
