@@ -107,3 +107,63 @@ fn p3_lookups_that_give_up_stand_in_no_line() {
     bed.end_all();
     assert_eq!(bed.query("second"), Some(0));
 }
+
+/// Fewer credits than the breaker waits for failures: it never opened, and every lookup waited as
+/// long as one may at all.
+#[test]
+fn f47_a_tier_whose_credits_all_hang_is_not_waited_for() {
+    let two = [AdapterSetup { loads_max: 2, ..setup("hung") }, setup("fs")];
+    let mut bed = Bed::new(config(64), 1, &two);
+    let hashes = prompt(b'a', 4);
+    bed.disks[0].extend(&hashes);
+    bed.lookup("first", 1, &hashes);
+    while let Some(at) = bed.orders.iter().position(|order| matches!(order, Order::Probe { .. })) {
+        bed.end(at);
+    }
+    assert_eq!(bed.orders.len(), 2, "two loads at once, and they never end");
+    bed.lookup("second", 1, &prompt(b'a', 3));
+    bed.pass(Duration::from_secs(7));
+    assert_eq!((bed.query("first"), bed.query("second")), (Some(0), Some(0)));
+    // What it has is had from the next one, without it.
+    bed.disks[1].extend(&hashes);
+    bed.lookup("third", 1, &hashes);
+    while let Some(at) = bed.orders.iter().position(|order| match order {
+        Order::Probe { adapter, .. } | Order::Load { adapter, .. } => adapter.0 == 1,
+        _ => true,
+    }) {
+        bed.end(at);
+    }
+    assert_eq!(bed.query("third"), Some(4));
+    bed.end_all();
+    bed.lookup("fourth", 1, &prompt(b'a', 4));
+    assert_eq!(bed.query("fourth"), Some(4));
+}
+
+/// Whether a prompt of one chunk, and then one of eight that are all on disk, were found: a chunk
+/// takes 100 ms, however many are on their way, and computing one 50 ms.
+#[test]
+fn a_load_is_slower_than_computing_only_where_all_together_are() {
+    let config = kvtide_core::config::Config { prefill_tokens_per_second: 5120, ..config(64) };
+    let mut bed = Bed::new(config, 1, &[setup("fs")]);
+    for (request, letter) in [("first", b'a'), ("second", b'b')] {
+        bed.disks[0].extend(prompt(letter, 8));
+        bed.lookup(request, 1, &prompt(letter, 8));
+        bed.end(0);
+        bed.pass(Duration::from_millis(100));
+        bed.end_all();
+        assert_eq!(bed.query(request), Some(8), "eight in 100 ms are faster than 400 ms");
+    }
+    // It is slow once: what comes soon after is computed, and later it is tried again.
+    bed.disks[0].extend(prompt(b'c', 1));
+    bed.lookup("slow", 1, &prompt(b'c', 1));
+    bed.end(0);
+    bed.pass(Duration::from_secs(4));
+    bed.end_all();
+    for (request, letter, found) in [("soon", b'd', 0), ("late", b'e', 1)] {
+        bed.disks[0].extend(prompt(letter, 1));
+        bed.lookup(request, 1, &prompt(letter, 1));
+        bed.end_all();
+        assert_eq!(bed.query(request), Some(found), "{request}");
+        bed.pass(Duration::from_secs(11));
+    }
+}

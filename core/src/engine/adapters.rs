@@ -15,6 +15,7 @@ pub mod flights;
 mod health;
 mod leave;
 pub mod operator;
+mod pace;
 mod scan;
 mod scrub;
 pub mod shelf;
@@ -40,6 +41,7 @@ pub(crate) use evict::Room;
 use flights::{Flight, InFlight};
 use health::Health;
 pub(crate) use health::subject as health_subject;
+use pace::Pace;
 use scrub::Scrub;
 use shelf::{Shelf, Stage};
 
@@ -68,6 +70,8 @@ pub struct Adapter {
     pub(crate) shelf: Shelf,
     pub(crate) stores: u32,
     pub(crate) loads: u32,
+    /// Of these, those that take longer than they may.
+    pub(crate) loads_stalled: u32,
     /// Bytes of L1 that the loads on their way are for.
     pub(crate) loading_bytes: u64,
     /// Effects on their way, of every kind.
@@ -78,7 +82,7 @@ pub struct Adapter {
     scrub: Scrub,
     pub(crate) counts: Counts,
     /// Bytes that a load brings in a second, on average; 0: not known yet.
-    load_bytes_per_second: u64,
+    pace: Pace,
     /// It leaves, and its table is being freed up to here.
     closing: Option<u32>,
 }
@@ -146,6 +150,7 @@ impl Adapters {
             shelf,
             stores: 0,
             loads: 0,
+            loads_stalled: 0,
             loading_bytes: 0,
             flights: 0,
             deletes: 0,
@@ -153,7 +158,7 @@ impl Adapters {
             evicting: evict::Evicting::default(),
             scrub: Scrub::default(),
             counts: Counts::default(),
-            load_bytes_per_second: 0,
+            pace: Pace::new(),
             closing: None,
         });
     }
@@ -176,7 +181,8 @@ impl Adapters {
 
     /// Adapters that a lookup may load from, the preferred one first.
     pub fn loading(&self) -> impl Iterator<Item = AdapterId> {
-        self.list.iter().filter(|adapter| adapter.serves()).map(|adapter| adapter.id)
+        let loads = |adapter: &&Adapter| adapter.serves() && !adapter.hangs();
+        self.list.iter().filter(loads).map(|adapter| adapter.id)
     }
 
     /// Adapters that have neither left nor begun to.
@@ -310,7 +316,11 @@ impl Adapters {
     pub fn stalled(&mut self, name: SlotName) -> Option<Flight> {
         let found = self.flights.find_mut(name)?;
         found.timer = None;
-        Some(found.flight)
+        let flight = found.flight;
+        if let Flight::Load { adapter, .. } = flight {
+            self.get_mut(adapter).loads_stalled += 1;
+        }
+        Some(flight)
     }
 
     pub fn in_flight(&self) -> usize {
@@ -328,8 +338,11 @@ impl Adapters {
     }
 
     /// A load has departed: its credit is taken until `load_ended`.
-    pub fn load_begun(&mut self, id: AdapterId, bytes: u64) {
+    pub fn load_begun(&mut self, id: AdapterId, bytes: u64, now: Instant) {
         let adapter = self.get_mut(id);
+        if adapter.loads == 0 {
+            adapter.pace.begin(now);
+        }
         adapter.loads += 1;
         adapter.loading_bytes += bytes;
     }
@@ -339,26 +352,20 @@ impl Adapters {
     pub fn load_ended(
         &mut self,
         turn: &mut Turn,
-        id: AdapterId,
+        flight: &InFlight,
         bytes: u64,
-        took: Duration,
         outcome: LoadOutcome,
     ) {
+        let Some(id) = flight.flight.adapter() else { return };
+        let is_late = flight.has_stalled();
         let adapter = self.get_mut(id);
         assert!(adapter.loads > 0, "a load ends once");
         adapter.loads -= 1;
+        adapter.loads_stalled -= u32::from(is_late);
         adapter.loading_bytes -= bytes;
-        if outcome == LoadOutcome::Loaded {
-            let nanos = took.as_nanos().max(1);
-            let speed = u128::from(bytes) * 1_000_000_000 / nanos;
-            let speed = u64::try_from(speed).unwrap_or(u64::MAX).max(1);
-            adapter.load_bytes_per_second = match adapter.load_bytes_per_second {
-                0 => speed,
-                mean => (mean - mean / MEAN_OF + speed / MEAN_OF).max(1),
-            };
-        }
+        let came = if outcome == LoadOutcome::Loaded { bytes } else { 0 };
+        adapter.pace.end(turn.now, came);
         // What comes after its stall was counted by the stall.
-        let is_late = took > adapter.setup.load_deadline;
         match outcome {
             _ if is_late => {}
             LoadOutcome::Loaded | LoadOutcome::Absent | LoadOutcome::OtherSize { .. } => {
@@ -393,7 +400,15 @@ impl Adapters {
 
     /// What one load brings in a second, on average; 0 where none has ended yet.
     pub fn load_bytes_per_second(&self, id: AdapterId) -> u64 {
-        self.get(id).load_bytes_per_second
+        self.get(id).pace.bytes_per_second()
+    }
+
+    /// The same, where that can be told of now: an adapter that was not asked for a while may be
+    /// faster than it was.
+    pub(crate) fn pace(&self, id: AdapterId, now: Instant) -> Option<u64> {
+        let adapter = self.get(id);
+        let rate = adapter.pace.bytes_per_second();
+        (rate > 0 && (adapter.loads > 0 || adapter.pace.is_fresh(now))).then_some(rate)
     }
 
     /// The first load has shown what an object of `bytes` comes to.
@@ -438,6 +453,14 @@ impl Adapter {
     pub(crate) fn serves(&self) -> bool {
         matches!(self.state, AdapterState::Scanning | AdapterState::Ready)
     }
+
+    /// Whether its credits for loads are used up by such as take longer than they may: nothing can
+    /// be had from it until one of them has ended, however well it answers otherwise (F47).
+    pub(crate) fn hangs(&self) -> bool {
+        let is_used_up = self.loads >= self.setup.loads_max
+            || self.loading_bytes > limits::LOADING_BYTES_MAX / 2;
+        self.loads > 0 && self.loads_stalled == self.loads && is_used_up
+    }
 }
 
 /// What a fact says of an object below L1.
@@ -445,6 +468,3 @@ pub(crate) fn fact_key(key: &L2Key, bytes: u64, l1: &L1) -> FactKey {
     let (hash, scope) = (key.hash, key.scope);
     FactKey { hash, bytes, scope, tenant: l1.scopes.tenant_of(scope) }
 }
-
-/// Loads that the mean speed of an adapter looks back on, about.
-const MEAN_OF: u64 = 8;

@@ -1,6 +1,6 @@
 //! What must hold of lower tiers (I-30, I-31, I-33, I-35, I-38, I-39).
 
-use super::flights::Flight;
+use super::flights::{Flight, InFlight};
 use super::shelf::{Share, Shelf};
 use super::{Adapter, Adapters, Stage, health_subject};
 use crate::engine::alarms::Alarm;
@@ -17,6 +17,7 @@ struct Counted {
     all: u32,
     stores: u32,
     loads: u32,
+    loads_stalled: u32,
     deletes: u32,
     scrubs: u32,
     trials: u32,
@@ -32,7 +33,7 @@ impl Adapters {
                 || view.alarms.is_armed(found.timer, Alarm::FlightStall, name);
             check(fires, "I-32", "an order's patience has no alarm")?;
             if let Some(id) = found.flight.adapter() {
-                counted[usize::from(id.0)].add(&found.flight);
+                counted[usize::from(id.0)].add(found);
             }
             self.audit_flight(&found.flight)?;
         }
@@ -70,6 +71,8 @@ impl Adapter {
         check(self.flights == counted.all, "I-33", "an adapter's orders are miscounted")?;
         check(self.stores == counted.stores, "I-19", "an adapter's stores are miscounted")?;
         check(self.loads == counted.loads, "I-24", "an adapter's loads are miscounted")?;
+        let is_stalled = self.loads_stalled == counted.loads_stalled;
+        check(is_stalled, "I-32", "an adapter's stalled loads are miscounted")?;
         check(self.deletes == counted.deletes, "I-30", "an adapter's deletes are miscounted")?;
         let scrubs = self.scrub.in_flight == counted.scrubs;
         check(scrubs, "I-31", "an adapter's checks are miscounted")?;
@@ -158,11 +161,14 @@ impl Shelf {
 }
 
 impl Counted {
-    fn add(&mut self, flight: &Flight) {
+    fn add(&mut self, found: &InFlight) {
         self.all += 1;
-        match flight {
+        match found.flight {
             Flight::Store { .. } => self.stores += 1,
-            Flight::Load { .. } => self.loads += 1,
+            Flight::Load { .. } => {
+                self.loads += 1;
+                self.loads_stalled += u32::from(found.has_stalled());
+            }
             Flight::Delete { .. } => self.deletes += 1,
             Flight::Scrub { .. } => self.scrubs += 1,
             Flight::Trial { .. } => self.trials += 1,

@@ -130,7 +130,7 @@ impl Adapters {
             return;
         }
         let over = self.over_quota(turn, id, quota);
-        self.get_mut(id).evicting.is_over_quota = !over.is_empty();
+        let mut can_go = false;
         for (mut bytes, tenants) in over {
             while bytes > 0 && !turn.is_spent() {
                 let shelf = &self.get(id).shelf;
@@ -142,9 +142,13 @@ impl Adapters {
                     self.get_mut(id).evicting.is_over_quota = false;
                     return;
                 }
+                can_go = true;
                 bytes = bytes.saturating_sub(charge);
             }
         }
+        // Where nothing can go just now, or has to, the next tick looks at it anew: finding that
+        // out costs a look at every tenant.
+        self.get_mut(id).evicting.is_over_quota = can_go || turn.is_spent();
     }
 
     /// What is to go of each salt that is above its quota, and its tenants.

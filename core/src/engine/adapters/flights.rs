@@ -34,6 +34,13 @@ pub struct InFlight {
     pub(crate) timer: Option<Timer>,
 }
 
+impl InFlight {
+    /// Whether it takes longer than it may. Only for flights that somebody has patience for.
+    pub(crate) fn has_stalled(&self) -> bool {
+        self.timer.is_none()
+    }
+}
+
 impl Flight {
     /// The adapter that has the order, where it is one's.
     pub fn adapter(&self) -> Option<AdapterId> {

@@ -147,7 +147,7 @@ impl Promote {
             load.stage = Stage::Reading(ticket);
             load.departed = turn.now;
             let (key, object, bytes) = (load.key, load.object, load.bytes);
-            adapters.load_begun(id, bytes);
+            adapters.load_begun(id, bytes, turn.now);
             turn.spend(1);
             let into = place_of(turn, object, bytes);
             turn.out.effects.push(Effect::LoadObject { ticket, adapter: id, key, place: into });
@@ -174,7 +174,7 @@ impl Promote {
         let (entry, bytes, object) = (load.entry, load.bytes, load.object);
         let took = turn.now - flight.departed;
         let was_given_up = load.stage == Stage::GivenUp;
-        adapters.load_ended(turn, adapter, bytes, took, outcome);
+        adapters.load_ended(turn, &flight, bytes, outcome);
         match outcome {
             _ if was_given_up => self.release(turn, adapters, name),
             LoadOutcome::Loaded => self.check(turn, adapters, name),

@@ -259,10 +259,7 @@ impl Promote {
             _ => None,
         });
         let Some(adapter) = below.max().filter(|_| tokens_per_second > 0) else { return false };
-        let rate = adapters.load_bytes_per_second(adapter);
-        if rate == 0 {
-            return false;
-        }
+        let Some(rate) = adapters.pace(adapter, turn.now) else { return false };
         let waits = self.waiting_bytes(adapter) + adapters.get(adapter).loading_bytes;
         let bytes = waits + seek.bytes * seek.rows.len() as u64;
         let tokens = (u128::from(seek.planned) + 1) * u128::from(turn.config.chunk_size);
