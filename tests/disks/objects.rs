@@ -281,6 +281,27 @@ fn durable_objects_and_a_folder_for_temporary_files() {
     }
 }
 
+/// Broke: with a depth of one, a store waited for as long as loads came. Guards: each kind of work
+/// goes on beside the others.
+#[test]
+fn f48_stores_get_their_turn_however_many_loads_come() {
+    let folder = Folder::new("turns");
+    let mut spec = spec(&folder.0, true, false);
+    spec.queue_depth = 1;
+    let mut bed = Bed::with(folder, spec, 8 << 20);
+    let (place, other) = (bed.place(0, 8192), bed.place(1 << 20, 8192));
+    let mut loads = [bed.load(key(1), other), bed.load(key(1), other)];
+    let (store, delete) = (bed.store(key(2), place), bed.delete(key(3), false));
+    let mut turn = 0;
+    while !(bed.has_ended(store) && bed.has_ended(delete)) {
+        let at = turn % loads.len();
+        assert_eq!(bed.end(loads[at]), Told::Loaded(LoadOutcome::Absent));
+        loads[at] = bed.load(key(1), other);
+        turn += 1;
+        assert!(turn < 100_000, "neither has had its turn");
+    }
+}
+
 #[test]
 fn f46_any_depth_is_deep_enough() {
     for (depth, workers) in [(0, 0), (1, 1), (2, 3), (1 << 20, 1 << 20)] {

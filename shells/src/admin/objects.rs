@@ -230,6 +230,7 @@ fn plain(encoded: &str) -> String {
     let mut rest = encoded.as_bytes();
     while let Some((first, after)) = rest.split_first() {
         let code = after.get(..2).filter(|_| *first == b'%');
+        let code = code.filter(|code| code.iter().all(u8::is_ascii_hexdigit));
         let code = code.and_then(|code| u8::from_str_radix(str::from_utf8(code).ok()?, 16).ok());
         match code {
             Some(byte) => {
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_query_is_read_as_forms_are_encoded() {
-        let query = Query::read("model_name=meta%2Fllama+3&page_size=7&adapter=1&x=%zz&y");
+        let query = Query::read("model_name=meta%2Fllama+3&page_size=7&adapter=1&x=%zz&y=%+f");
         let query = query.expect("nothing is wrong with it");
         assert_eq!(query.model_name.as_deref(), Some("meta/llama 3"));
         assert_eq!((query.page_size, query.adapter.as_deref()), (7, Some("1")));

@@ -8,6 +8,7 @@ pub mod shown;
 
 use super::ConfigFault;
 use super::values::Policy;
+use crate::tiers::files::OWN;
 use crate::tiers::spec::{
     AdapterSpec, Eviction, FaultSpec, FilesSpec, Kind, LOAD_DEADLINE, MockSpec, NUM_WORKERS,
     OBJECTS_MAX, PROBE_DEADLINE, QUEUE_DEPTH, RATIO_PPM, STORE_DEADLINE, USE_ODIRECT,
@@ -78,8 +79,11 @@ fn files(fields: &mut Fields, native: bool) -> Result<Kind, ConfigFault> {
     let below = fields.text("relative_tmp_dir")?.filter(|path| !path.is_empty());
     let relative_tmp_dir = below.map(PathBuf::from);
     let stays = |path: &PathBuf| path.components().all(|part| matches!(part, Component::Normal(_)));
-    if relative_tmp_dir.as_ref().is_some_and(|path| !stays(path)) {
-        return Err(fields.fault("relative_tmp_dir", "must be a path below base_path"));
+    // What lies in ours is looked after by its own rules: a full quarantine loses its oldest files.
+    let is_ours = |path: &PathBuf| path.starts_with(OWN);
+    if relative_tmp_dir.as_ref().is_some_and(|path| !stays(path) || is_ours(path)) {
+        let rule = "must be a path below base_path, and not in .kvtide";
+        return Err(fields.fault("relative_tmp_dir", rule));
     }
     let read_ahead = fields.whole("read_ahead_size", 1..=1 << 40)?;
     let workers = fields.whole("num_workers", 1..=256)?;
@@ -174,8 +178,7 @@ fn common(fields: &mut Fields, defaults: AdapterSpec) -> Result<AdapterSpec, Con
 }
 
 /// The peer's tiers of files take "false" and keep their files. Here nothing that was asked for is
-/// left undone, and to remove a folder's worth of objects takes longer than the end of a server
-/// may.
+/// left undone, and to remove a folder's worth of objects takes longer than a server's end may.
 fn persist_enabled(fields: &mut Fields, kind: &Kind) -> Result<bool, ConfigFault> {
     let persists = fields.flag("persist_enabled", true)?;
     let kind = match kind {

@@ -25,6 +25,7 @@ use crate::arena::{Span, Window};
 use catalog::Catalog;
 pub use catalog::Closing;
 use engine::{Chain, Engine};
+pub use folders::OWN;
 use folders::{Folders, Temporaries, file_name};
 use job::{Class, Ending, Job, Rules, Work, fault};
 use kvtide_core::effect::Note;

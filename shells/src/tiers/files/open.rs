@@ -8,7 +8,7 @@
 use super::catalog::Catalog;
 use super::engine::{Chain, Engine, How, Step};
 use super::folders::{Folder, Folders, Temporaries, own_name};
-use super::job::Rules;
+use super::job::{Class, Rules};
 use super::memory::{BLOCK_BYTES, Blocks, Memory};
 use super::ring::Ring;
 use super::threads::Threads;
@@ -38,7 +38,8 @@ impl FileTier {
         spec: &AdapterSpec,
         terms: &Terms,
     ) -> io::Result<(FileTier, Room)> {
-        let places = spec.queue_depth.clamp(1, PLACES_MAX) as usize;
+        // Each kind of work has a place where others never leave off.
+        let places = spec.queue_depth.clamp(Class::ALL.len() as u32, PLACES_MAX) as usize;
         let temporary = files.relative_tmp_dir.as_deref();
         let mut folders = Arc::new(Folders::open(&files.base_path, temporary)?);
         let mut temporaries = Temporaries::new(&terms.server);
@@ -128,6 +129,10 @@ impl Found {
         let name = own_name(&format!("trial.{server}"));
         let temporary = temporaries.name(c"kvtide-trial");
         let trial = self.write_and_read(&name, &temporary, server);
+        if trial.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            // What was begun has not come back, so nothing more is begun with that file.
+            return trial;
+        }
         let remove = |folder, name| Step::Remove { folder, name };
         self.run(Chain::loose(vec![
             remove(Folder::Temporary, temporary),

@@ -315,7 +315,10 @@ mod tests {
         for written in [Err(Errno::IO), Ok(512)] {
             let mut trial = Trial::new();
             assert_eq!(trial.took(&[Ok(0), written, Ok(0), Ok(0)]), failed(TierFault::Io));
-            let removes = |step: &Step| matches!(step, Step::Remove { folder: Folder::Base, name } if **name == *c"name");
+            let removes = |step: &Step| match step {
+                Step::Remove { folder, name } => *folder == Folder::Base && **name == *c"name",
+                _ => false,
+            };
             let next = trial.next();
             assert!(next.steps.iter().any(removes), "{next:?}");
         }

@@ -78,9 +78,15 @@ impl LogFile {
             let path = path_of(&folder, &uuid);
             left.own = adopt(first, &path).map_err(failed("take over the index", &path))?;
         }
+        // Written with the first records: a full disk is no reason not to start.
+        let mut out = Vec::new();
         let begun = match &left.own {
             Some(own) => own.file.try_clone().map(|file| (file, own.header)),
-            None => begin(&folder, &mut uuid),
+            None => begin(&folder, &mut uuid).map(|file| {
+                let header = header();
+                out.extend(header.bytes());
+                (file, header)
+            }),
         };
         let (file, header) = begun.map_err(failed("begin an index in", &folder))?;
         let log = LogFile {
@@ -89,7 +95,7 @@ impl LogFile {
             file,
             writer: Writer::begin(&header, &mut Vec::new()),
             scopes: Scopes::new(entropy::seed()),
-            out: Vec::new(),
+            out,
             seconds: 0,
             live: 0,
             compact_at: COMPACT_BYTES_MIN,
@@ -337,12 +343,10 @@ fn adopt(left: LeftIndex, path: &Path) -> io::Result<Option<LeftIndex>> {
 
 /// A new index. Another server that starts just now may take its lock before we do, and the file
 /// for one that was left: then it is that server's to remove.
-fn begin(folder: &Path, uuid: &mut String) -> io::Result<(File, Header)> {
-    let header = header();
+fn begin(folder: &Path, uuid: &mut String) -> io::Result<File> {
     for _ in 0..BEGINNINGS_MAX {
         if let Some(file) = locks::create(&path_of(folder, uuid))? {
-            file.write_all_at(&header.bytes(), 0)?;
-            return Ok((file, header));
+            return Ok(file);
         }
         *uuid = entropy::uuid();
     }
@@ -422,6 +426,24 @@ mod tests {
         log.write().expect("there is room");
         assert_eq!(log.replay(10).expect("it is an index").len(), 4);
         assert_eq!(fs::metadata(&path).expect("it is there").len(), log.bytes());
+    }
+
+    /// Broke: on a full disk a server could not start, as it could not write the first bytes of its
+    /// index. Guards: nothing is written before it has to be, and then from the beginning on.
+    #[test]
+    fn an_index_is_begun_without_room_and_written_when_there_is_some() {
+        let folder = Folder::new("full");
+        let (mut log, _) = LogFile::open(folder.path()).expect("the folder is ours");
+        let path = path_of(log.folder(), log.uuid());
+        assert_eq!(fs::metadata(&path).expect("its name is there").len(), 0);
+        let stored = Note::Stored { bytes: 5, seal: None };
+        assert!(log.push(&SCOPE, ChunkHash([1; 32]), stored, 9));
+        log.write().expect("there is room");
+        assert_eq!(log.replay(10).expect("it is an index").len(), 1);
+        assert_eq!(fs::metadata(&path).expect("it is there").len(), log.bytes());
+        drop(log);
+        let (_, left) = LogFile::open(folder.path()).expect("the folder is ours");
+        assert!(left.own.is_some() && left.damaged == 0);
     }
 
     #[test]
