@@ -335,9 +335,7 @@ impl Bench {
             Input::Asked { call, .. } => call.range(),
             _ => None,
         };
-        if let Input::AdapterAdded { adapter, setup } = input {
-            self.model.adapter_added(*adapter, setup)?;
-        }
+        self.before_news(input)?;
         self.count_ending(input, &news);
         if let Input::TierEnded { ticket, ending } = input {
             let known = self.model.tier_ended(*ticket, ending);
