@@ -277,7 +277,7 @@ impl Bench {
         };
         // All cells of lookups that wait below L1, which any event may end or let go on.
         let waiting = match self.model.has_tiers() {
-            true => self.chunks_max * self.rows_max,
+            true => self.chunks_max * self.rows_max * self.engine.config().prefetch_max,
             false => 0,
         };
         let own = own + waiting;
@@ -335,9 +335,7 @@ impl Bench {
             Input::Asked { call, .. } => call.range(),
             _ => None,
         };
-        if let Input::AdapterAdded { adapter, setup } = input {
-            self.model.adapter_added(*adapter, setup)?;
-        }
+        self.before_news(input)?;
         self.count_ending(input, &news);
         if let Input::TierEnded { ticket, ending } = input {
             let known = self.model.tier_ended(*ticket, ending);

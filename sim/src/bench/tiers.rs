@@ -2,6 +2,7 @@
 //! of them.
 
 use super::{Bench, Seen};
+use crate::calls::Call;
 use crate::model::{Key, News, Scope, Serving, StoreEnd, TierNews, Use};
 use crate::orders::{Ending, Lies, Name, Noted, Order};
 use crate::transcript::Input;
@@ -28,6 +29,18 @@ impl Bench {
             Ending::Scrub(digest) => Event::ScrubEnded { ticket, digest: *digest },
         };
         self.engine.handle(now, event, &mut self.out);
+    }
+
+    /// What is known of an event before its news is heard.
+    pub(super) fn before_news(&mut self, input: &Input) -> Result<(), String> {
+        match input {
+            Input::AdapterAdded { adapter, setup } => self.model.adapter_added(*adapter, setup),
+            Input::Asked { call: Call::Lookup { range }, .. } => {
+                self.model.is_replacing(&range.request);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Scopes that a lookup has named first.

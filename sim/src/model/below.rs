@@ -273,7 +273,14 @@ impl Model {
             let is_gone = self.object(*number).state == State::Gone;
             (!loading.has_place && is_gone == is_cut && is_it(number)).then_some(*number)
         };
-        let number = self.below.loading.iter().rev().find_map(waits);
+        // What a forced clear has taken may be loaded all the same, for nobody.
+        let is_taken = |(number, loading): (&ObjectNumber, &Loading)| {
+            let is_free = !loading.has_place && self.object(*number).forced;
+            (is_free && is_it(number)).then_some(*number)
+        };
+        let loading = &self.below.loading;
+        let number = loading.iter().rev().find_map(waits);
+        let number = number.or_else(|| loading.iter().find_map(is_taken));
         let number = number.ok_or("I-2, I-34: a load into what is not reserved for it")?;
         self.below.loading.get_mut(&number).expect("found above").has_place = true;
         check(key.scope.layout.bytes() == Some(place.bytes), "I-5: a load of another size")?;
@@ -410,6 +417,14 @@ impl Model {
             match news {
                 TierNews::StoreEnded { adapter, name, end } => match end {
                     StoreEnd::Stored | StoreEnd::Present => {
+                        if *end == StoreEnd::Present {
+                            // It may have another size, which keeps nothing of ours.
+                            let waiting = self.below.owed.get(&(*adapter, name.clone()));
+                            for owed in waiting.into_iter().flatten() {
+                                let demotion = self.below.demotions.entry(owed.object);
+                                demotion.or_default().is_vague = true;
+                            }
+                        }
                         self.answered(*adapter, name, true)?;
                         let tier = self.below.tier(*adapter)?;
                         let layout = tier.layouts.get(name).and_then(Layout::bytes);

@@ -35,6 +35,10 @@ impl Model {
                     .has_order(*adapter, name, |order| matches!(order, Order::Store { .. }));
                 check(!is_written, "I-30: deleted while it is being written")?;
                 // It may be there again if that fails, and is not there as long as it does not.
+                // Whatever becomes of that, it may not be read any more.
+                if let Some(has) = self.below.tier(*adapter)?.has.get_mut(name) {
+                    has.layout = None;
+                }
                 self.below.has_failed = true;
                 let objects = &self.objects;
                 for (number, demotion) in &mut self.below.demotions {
@@ -228,7 +232,10 @@ impl Model {
     /// No work is left over: what nothing holds any more has left L1.
     pub(super) fn settle_below(&mut self) -> Verdict {
         let objects = &self.objects;
-        self.below.loading.retain(|number, _| objects[number.0 as usize].state == State::Staged);
+        self.below.loading.retain(|number, loading| {
+            let object = &objects[number.0 as usize];
+            object.state == State::Staged || (object.forced && !loading.has_place)
+        });
         if self.below.tiers.is_empty() {
             return Ok(());
         }
@@ -294,7 +301,9 @@ impl Model {
     /// Nothing is under way, and nobody waits for a store (I-18, P4).
     pub fn check_below(&self) -> Verdict {
         check(self.below.flights.is_empty(), "P4: an order has not ended")?;
-        check(self.below.loading.is_empty(), "P4: something is still to be loaded")?;
+        let is_staged = |number: &ObjectNumber| self.object(*number).state == State::Staged;
+        let is_loading = self.below.loading.keys().any(is_staged);
+        check(!is_loading, "P4: something is still to be loaded")?;
         let untold = self.below.owed.iter().find(|(_, owed)| owed.iter().any(|owed| owed.must));
         match untold {
             None => Ok(()),

@@ -5,6 +5,14 @@ use super::{Model, Verdict, check};
 use crate::calls::Range;
 
 impl Model {
+    /// A lookup comes under this id: what the one before it held may be gone before the new one has
+    /// taken anything (I-12).
+    pub fn is_replacing(&mut self, request: &str) {
+        if let Some(session) = self.sessions.get_mut(request) {
+            session.is_vague = true;
+        }
+    }
+
     /// `free_lookup_locks`: gives back what this request holds of whole chunks in a range.
     pub fn free(&mut self, range: &Range, no_such_hold: bool) -> Verdict {
         let (now, is_spent) = (self.now, self.turn.is_spent);

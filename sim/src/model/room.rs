@@ -129,7 +129,10 @@ impl Model {
     /// It is not known where everything lies: of loads that have not begun, and of what was cleared
     /// before its store below L1.
     pub(super) fn is_unplaced(&self) -> bool {
-        let has_no_place = |number: &ObjectNumber| self.object(*number).place.bytes == 0;
+        let has_no_place = |number: &ObjectNumber| {
+            let object = self.object(*number);
+            object.place.bytes == 0 && object.state != State::Gone
+        };
         let is_gone = |number: ObjectNumber| self.object(number).state == State::Gone;
         self.below.loading.keys().any(has_no_place) || self.below.demoting().any(is_gone)
     }

@@ -20,6 +20,10 @@ enum Taken {
 impl Adapters {
     /// Takes in one part.
     pub(crate) fn scanned(&mut self, turn: &mut Turn, id: AdapterId, found: &[Scanned<'_>]) {
+        // What leaves takes nothing in: its table is being freed.
+        if matches!(self.get(id).state, AdapterState::Draining | AdapterState::Gone) {
+            return;
+        }
         turn.spend_own(found.len());
         let mut skipped = 0;
         for scanned in found {
