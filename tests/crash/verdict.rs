@@ -350,8 +350,8 @@ impl<'a> Judge<'a> {
         self.run.servers.iter().position(lives)
     }
 
-    /// Whether one of these servers may have what was written: told by its writer or, where there is
-    /// a disk, by a server before it.
+    /// Whether one of these servers may have what was written: told by its writer or, where there
+    /// is a disk, by a server before it.
     fn may_have(&self, write: &Op, servers: &[usize]) -> bool {
         let Some(last) = servers.last() else { return false };
         let stored = |server: usize| self.was_stored_at(write, server);
