@@ -33,13 +33,13 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np  # noqa: E402
 from drive import Worker  # noqa: E402
 
-CHUNKS, LAYERS = 4, 8
+CHUNKS = 4
 
 
 class Documents:
     def __init__(self, args):
         self.args = args
-        self.worker = Worker(args.url, args.model, layers=LAYERS, hidden=args.hidden)
+        self.worker = Worker(args.url, args.model, layers=args.layers, hidden=args.hidden)
         self.requests = 0
         self.tally = dict.fromkeys(
             ["documents", "stored", "asked", "hit", "deleted", "wrong", "broken", "refused"], 0)
@@ -111,7 +111,8 @@ def main():
     ap.add_argument("--end", type=int, required=True, help="the one after the last")
     ap.add_argument("--steps", type=int, default=0, help="documents chosen at random; 0: each once")
     ap.add_argument("--seed", type=int, default=0)
-    ap.add_argument("--hidden", type=int, default=64, help="8 KiB of a chunk each")
+    ap.add_argument("--layers", type=int, default=8)
+    ap.add_argument("--hidden", type=int, default=64, help="1 KiB of a chunk each, in every layer")
     ap.add_argument("--delete", type=float, default=0.0)
     ap.add_argument("--folder", help="where the objects lie that may be deleted")
     ap.add_argument("--admin", help="HOST:PORT of the server's HTTP side, for deletes")

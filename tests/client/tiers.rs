@@ -194,6 +194,57 @@ fn f13_what_lies_below_is_there_after_a_kill_after_a_stop_and_without_its_index(
     stop(verify("the loss of the index"));
 }
 
+/// The server is killed while files are being written: those have no object's name, so that nobody
+/// ever takes one for whole, and go with the next start.
+#[test]
+fn i20_a_kill_amid_stores_leaves_whole_objects_and_nothing_else() {
+    let Some(bed) = Bed::new("amid") else { return };
+    let (spec, folder) = (bed.files(json!({})), bed.folder.join("objects"));
+    let (mut amid, mut whole) = (0, 0);
+    for round in 0..ROUNDS_MAX {
+        let mut server = bed.start(SMALL, &spec);
+        assert_eq!(temporary(&folder), 0, "what the one before has left is gone");
+        let first = round * 100;
+        let words = format!("--model documents --do store --first {first} --end {}", first + 100);
+        let run = load::start(&bed.client, &server, &words).unwrap_or_else(|why| panic!("{why}"));
+        // After some objects, as files are being written almost always.
+        server
+            .until(|status| bytes(status, "objects") > whole + 40)
+            .unwrap_or_else(|why| panic!("{why}"));
+        server.kill().unwrap_or_else(|why| panic!("{why}"));
+        drop(run);
+        amid += u64::from(temporary(&folder) > 0);
+        let files = objects(&folder);
+        for file in &files {
+            let size = file.metadata().expect("it is there").len();
+            assert_eq!(size, OBJECT_BYTES, "{}", file.display());
+        }
+        whole = files.len() as u64;
+        if amid >= 3 {
+            break;
+        }
+    }
+    assert!(amid > 0, "in {ROUNDS_MAX} rounds no store was cut");
+    let mut server = bed.start(SMALL, &spec);
+    let read = bed.load(&server, &format!("--do read --end {}", ROUNDS_MAX * 100));
+    assert!(read.hit > 0, "{read:?}");
+    assert_eq!(bytes(&at_rest(&mut server), "objects"), whole, "and all of them are right");
+    let mismatches = metric(&server, "kvtide_l2_digest_mismatches_total", &[]);
+    assert_eq!(mismatches, 0);
+    stop(server);
+}
+
+const ROUNDS_MAX: u64 = 10;
+/// Of `tiers.py`, where nothing else is said.
+const OBJECT_BYTES: u64 = 512 << 10;
+
+/// Files of stores that have not ended.
+fn temporary(folder: &Path) -> usize {
+    let names = std::fs::read_dir(folder).expect("it was made");
+    let names = names.map(|entry| entry.expect("it can be read").file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".tmp")).count()
+}
+
 const SMALL: &[&str] = &["--l1-size-gb", "0.0625", "--eviction-policy", "LRU"];
 /// Documents of 2 MiB, twelve times what `SMALL` holds.
 const DOCUMENTS: u64 = 384;
@@ -393,6 +444,7 @@ fn f19_a_volume_that_is_full_before_its_bound_makes_room_and_goes_on() {
     assert_eq!(adapter(&status)["state"], "ready");
     server.kill().unwrap_or_else(|why| panic!("{why}"));
     // No server is started with a bound that the volume cannot hold.
+    drop(ballast);
     std::fs::remove_file(disk.0.join("of-somebody-else")).expect("it was made above");
     let server = bed.start(SMALL, &spec);
     let again = bed.load(&server, "--do read --end 150");

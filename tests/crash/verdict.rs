@@ -350,8 +350,8 @@ impl<'a> Judge<'a> {
         self.run.servers.iter().position(lives)
     }
 
-    /// Whether one of these servers may have what was written: told by its writer or, where there is
-    /// a disk, by a server before it.
+    /// Whether one of these servers may have what was written: told by its writer or, where there
+    /// is a disk, by a server before it.
     fn may_have(&self, write: &Op, servers: &[usize]) -> bool {
         let Some(last) = servers.last() else { return false };
         let stored = |server: usize| self.was_stored_at(write, server);
@@ -367,10 +367,9 @@ impl<'a> Judge<'a> {
         let (who, op, about) = match file {
             Read::Wrong(what) => (String::new(), 0, what.clone()),
             Read::Written { writer, op } => {
-                let write = self.writes.get(&(writer.as_str(), *op));
-                if write
-                    .is_some_and(|write| write.commit_began.is_some() && write.ok != Some(false))
-                {
+                let of = (writer.as_str(), *op);
+                let write = self.writes.get(&of).filter(|write| write.ok != Some(false));
+                if write.is_some_and(|write| write.commit_began.is_some()) {
                     self.counts.files += 1;
                     return;
                 }
