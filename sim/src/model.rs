@@ -328,8 +328,13 @@ impl Model {
         self.ended.extend(over.connection);
         self.hear_tiers(&news.below)?;
         self.hear_watermark(news)?;
+        // A load may take the key of what a forced clear has taken.
+        let is_forced = |(_, why): &&(Key, Aborted)| *why == Aborted::Forced;
+        for (key, why) in news.aborted.iter().filter(is_forced) {
+            self.aborted(key, *why, news, over)?;
+        }
         self.hear_uses(news, asked)?;
-        for (key, why) in &news.aborted {
+        for (key, why) in news.aborted.iter().filter(|aborted| !is_forced(aborted)) {
             self.aborted(key, *why, news, over)?;
         }
         for (instance, by_silence) in &news.instances_ended {

@@ -67,6 +67,8 @@ pub struct Adapter {
     pub(crate) state: AdapterState,
     /// All of what lay in it when it joined has been told.
     pub(crate) is_scanned: bool,
+    /// More lay in it than its table can name: what it keeps of that at rest is not known.
+    pub(crate) has_untold: bool,
     pub(crate) shelf: Shelf,
     pub(crate) stores: u32,
     pub(crate) loads: u32,
@@ -147,6 +149,7 @@ impl Adapters {
             setup: AdapterSetup { name: "", ..*setup },
             state: AdapterState::Scanning,
             is_scanned: false,
+            has_untold: false,
             shelf,
             stores: 0,
             loads: 0,
@@ -411,7 +414,13 @@ impl Adapters {
         (rate > 0 && (adapter.loads > 0 || adapter.pace.is_fresh(now))).then_some(rate)
     }
 
-    /// The first load has shown what an object of `bytes` comes to.
+    /// What an object's bytes have to come to, as far as it is known by now.
+    pub fn seal_of(&self, (id, entry): (AdapterId, SlotName)) -> Option<Seal> {
+        self.get(id).shelf.entry(entry)?.seal
+    }
+
+    /// The first load has shown what an object of `bytes` comes to. False where it was known, or
+    /// where a digest made earlier may still lie at rest: that one counts.
     pub fn seal(
         &mut self,
         (id, entry): (AdapterId, SlotName),
@@ -419,7 +428,8 @@ impl Adapters {
         seal: Seal,
         scopes: &Scopes,
     ) -> bool {
-        self.get_mut(id).shelf.seal(entry, bytes, seal, scopes)
+        let adapter = self.get_mut(id);
+        adapter.is_scanned && !adapter.has_untold && adapter.shelf.seal(entry, bytes, seal, scopes)
     }
 
     /// Absolute, for a scrape and for every tick.

@@ -84,6 +84,7 @@ impl Bench {
                     adapter: told.adapter,
                     name: told.name,
                     is_loaded: *end == L2LoadEnd::Loaded,
+                    is_damaged: *end == L2LoadEnd::Digest,
                 })
             }
             Fact::L2Stored { adapter, keys } => each(*adapter, keys, &|told| {

@@ -24,10 +24,12 @@ pub enum TierNews {
         adapter: AdapterId,
         name: Name,
     },
+    /// `is_damaged`: its bytes were others, and it is not read again.
     LoadEnded {
         adapter: AdapterId,
         name: Name,
         is_loaded: bool,
+        is_damaged: bool,
     },
     Has {
         adapter: AdapterId,
@@ -389,8 +391,13 @@ impl Model {
                     self.below.has_failed = true;
                 }
                 TierNews::StoreEnded { .. } | TierNews::StoreDropped { .. } => {}
-                TierNews::LoadEnded { is_loaded, .. } => {
+                TierNews::LoadEnded { adapter, name, is_loaded, is_damaged } => {
                     self.below.has_failed |= !is_loaded;
+                    // It may lie there for as long as somebody else reads it.
+                    let has = self.below.tier(*adapter)?.has.get_mut(name);
+                    if let Some(has) = has.filter(|_| *is_damaged) {
+                        has.layout = None;
+                    }
                 }
                 TierNews::Has { adapter, name, bytes } => {
                     let tier = self.below.tier(*adapter)?;

@@ -182,8 +182,12 @@ impl Model {
 
     /// A lookup may wait for what lower tiers say or send.
     pub fn waits_below(&self) -> bool {
-        let is_staged = |number: &ObjectNumber| self.object(*number).state == State::Staged;
-        self.below.loading.keys().any(is_staged)
+        // What a forced clear has taken is loaded all the same, and waited for.
+        let is_coming = |number: &ObjectNumber| {
+            let object = self.object(*number);
+            object.state == State::Staged || object.forced
+        };
+        self.below.loading.keys().any(is_coming)
             || self.below.flights.values().any(|flight| {
                 let patience = match &flight.order {
                     Order::Probe { adapter, .. } => {
@@ -191,6 +195,9 @@ impl Model {
                     }
                     Order::Load { adapter, .. } => {
                         self.below.tiers[adapter.0 as usize].setup.load_deadline
+                    }
+                    Order::Digest { what, .. } => {
+                        return self.is_loading(what.object) || self.object(what.object).forced;
                     }
                     _ => return false,
                 };
@@ -292,9 +299,18 @@ impl Model {
             let has = tier.has.get(&name);
             has.is_some_and(|has| {
                 has.layout == Some(key.scope.layout) && Some(has.bytes) == key.scope.layout.bytes()
-            }) && !self
-                .below
-                .has_order(adapter, &name, |order| matches!(order, Order::Delete { .. }))
+            }) && !self.may_hang(adapter)
+                && !self
+                    .below
+                    .has_order(adapter, &name, |order| matches!(order, Order::Delete { .. }))
+        })
+    }
+
+    /// Some load from a tier was given up and has not ended: it may have no credit left.
+    fn may_hang(&self, adapter: AdapterId) -> bool {
+        self.below.flights.values().any(|flight| {
+            let is_load = matches!(flight.order, Order::Load { .. });
+            is_load && flight.is_cancelled && flight.order.adapter() == Some(adapter)
         })
     }
 

@@ -134,7 +134,9 @@ impl Disk {
     /// Whether what lies under a name is known again after a crash, digest and all.
     pub fn is_sealed(&self, name: &Name) -> bool {
         let is_pending = self.notes.iter().any(|(noted, _)| noted == name);
-        !is_pending && self.index.get(name).is_some_and(|line| line.seal.is_some())
+        let bytes = self.files.get(name).map(|file| file.bytes);
+        let is_of_it = |line: &Line| line.seal.is_some() && Some(line.bytes) == bytes;
+        !is_pending && self.index.get(name).is_some_and(is_of_it)
     }
 
     /// The server is gone. `garbage` is what a device leaves that lied about being safe; only what
@@ -170,7 +172,9 @@ impl Disk {
     }
 
     /// The index is gone, the files are not.
+    /// Nothing could tell rotten bytes from good ones any more: whoever lost it has lost those too.
     pub fn lose_index(&mut self) {
+        self.files.retain(|_, file| file.damage.is_none());
         self.index.clear();
         self.notes.clear();
     }

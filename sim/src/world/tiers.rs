@@ -211,13 +211,15 @@ impl World {
         Ok(total)
     }
 
-    /// What a load writes into one grain of its place; garbage where it comes to nothing.
+    /// What a load writes into one grain of its place; garbage where it comes to nothing. Other
+    /// bytes than were stored are read where something is to notice it.
     fn loaded_tag(&mut self, job: &Job, grain: u64) -> Tag {
-        let Order::Load { name, .. } = &job.order else { return Tag::garbage(0) };
+        let Order::Load { ticket, name, .. } = &job.order else { return Tag::garbage(0) };
+        let is_checked = self.bench.model.is_sealed(*ticket);
         let file = job.tier.and_then(|tier| self.tiers[tier].disk.file(name));
         match file {
             Some(file) if job.fate == Fate::Good => match file.damage {
-                Some(damage) if grain == 0 => damage,
+                Some(damage) if grain == 0 && is_checked => damage,
                 _ => file.content,
             },
             _ => self.garbage(),

@@ -50,7 +50,10 @@ impl Adapters {
         }
         match shelf.admit(key, scanned.bytes, scanned.seal, &mut turn.l1.scopes) {
             Some(_) => Taken::In,
-            None => Taken::Skipped,
+            None => {
+                self.get_mut(id).has_untold = true;
+                Taken::Skipped
+            }
         }
     }
 

@@ -230,15 +230,21 @@ impl Promote {
             return self.release(turn, adapters, name);
         }
         let (adapter, entry, object) = (load.adapter, load.entry, load.object);
-        if load.seal.is_some_and(|seal| seal.digest != digest) {
-            let took = turn.now - load.departed;
-            self.tell_end(turn, (adapter, object), L2LoadEnd::Digest, took);
-            let why = (LookupStop::Absent, PrefetchFailure::NotFound);
-            self.fail(turn, name, why, Abort::Digest);
+        // A scan may have told it after the load was planned.
+        let seal = load.seal.or_else(|| adapters.seal_of((adapter, entry)));
+        let is_damaged = seal.is_some_and(|seal| seal.digest != digest);
+        if is_damaged || seal.is_some_and(|seal| seal.layout != load.layout) {
+            let (took, why) = (turn.now - load.departed, LookupStop::Absent);
+            let end = if is_damaged { L2LoadEnd::Digest } else { L2LoadEnd::OtherSize };
+            self.tell_end(turn, (adapter, object), end, took);
+            self.fail(turn, name, (why, PrefetchFailure::NotFound), Abort::Digest);
             self.release(turn, adapters, name);
-            return adapters.quarantine(turn, adapter, entry);
+            if is_damaged {
+                adapters.quarantine(turn, adapter, entry);
+            }
+            return;
         }
-        if load.seal.is_none() {
+        if seal.is_none() {
             // A foreign file. From its first load on it has to stay what it was then.
             let seal = Seal { digest, layout: load.layout };
             let (key, bytes) = (load.key, load.bytes);
