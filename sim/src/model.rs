@@ -327,6 +327,7 @@ impl Model {
     pub fn hear(&mut self, news: &News, asked: Option<&Range>, over: Over) -> Verdict {
         self.ended.extend(over.connection);
         self.hear_tiers(&news.below)?;
+        self.hear_stores_owed(news)?;
         self.hear_watermark(news)?;
         // A load may take the key of what a forced clear has taken.
         let is_forced = |(_, why): &&(Key, Aborted)| *why == Aborted::Forced;

@@ -5,6 +5,7 @@ use crate::calls::Call;
 use crate::model::News;
 use crate::transcript::Input;
 use kvtide_core::effect::{Answer, Outbox};
+use kvtide_core::fact::Fact;
 use kvtide_core::time::Instant;
 
 impl Bench {
@@ -20,7 +21,7 @@ impl Bench {
             Input::Tick => {
                 // A wait may time out and its lookup end within one tick.
                 self.answers(out, news, &mut seen, |answer| *answer == Answer::None)?;
-                self.model.hear_stores(&news.below)?;
+                self.model.hear_stores(news)?;
                 self.orders(out, &mut seen)?;
                 self.model.settle(self.settled(now))?;
             }
@@ -40,7 +41,9 @@ impl Bench {
             | Input::TierEnded { .. } => {}
             Input::OperatorRemove { adapter, .. } => self.model.adapter_removed(*adapter),
             Input::AdapterScanned { adapter, found } => {
-                self.model.adapter_scanned(*adapter, found);
+                let is_skip = |fact: &Fact| matches!(fact, Fact::L2ScanSkipped { .. });
+                let skips = out.facts.iter().any(is_skip);
+                self.model.adapter_scanned(*adapter, found, skips);
             }
             Input::ArenaGrown { bytes } => self.model.grow(*bytes),
             Input::ConnectionEnded { connection } => self.model.connection_ended(*connection),
@@ -56,7 +59,7 @@ impl Bench {
         }
         self.answers(out, news, &mut seen, |_| true)?;
         if !matches!(input, Input::Tick) {
-            self.model.hear_stores(&news.below)?;
+            self.model.hear_stores(news)?;
             self.orders(out, &mut seen)?;
         }
         Ok(seen)

@@ -1,7 +1,7 @@
 //! Lower tiers: what may be ordered from them and when, what they owe, and what a lookup may wait
 //! for (I-18 … I-25, I-31 … I-34).
 
-use super::{Key, Model, ObjectNumber, State, Sure, Verdict, check};
+use super::{Key, Model, News, ObjectNumber, State, Sure, Verdict, check};
 use crate::orders::{Name, Order, Setup};
 use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Ticket};
 use kvtide_core::time::Instant;
@@ -46,6 +46,16 @@ pub enum TierNews {
     Failed,
 }
 
+impl TierNews {
+    /// The object whose store they are of.
+    fn stored(&self) -> Option<&Name> {
+        match self {
+            TierNews::StoreEnded { name, .. } | TierNews::StoreDropped { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+}
+
 /// What a tier can be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
@@ -83,10 +93,18 @@ pub(super) struct Has {
     pub bytes: u64,
     /// Since which event its digest is known for sure.
     pub sealed: Option<u64>,
+    pub digest: Option<u32>,
     /// It may have been wanted before.
     pub was_wanted: bool,
     /// Of what it was surely stored as.
     pub layout: Option<Layout>,
+}
+
+impl Has {
+    /// Nothing is known of it but its size.
+    pub fn found(bytes: u64) -> Has {
+        Has { bytes, sealed: None, digest: None, was_wanted: true, layout: None }
+    }
 }
 
 /// An order without its ending.
@@ -95,6 +113,8 @@ pub(super) struct Flight {
     pub order: Order,
     pub since: Instant,
     pub is_cancelled: bool,
+    /// It reads what is known to have gone: another object may be there by now.
+    pub is_of_gone: bool,
 }
 
 /// An object on its way into L1, or given up on that way.
@@ -178,8 +198,20 @@ impl Below {
         };
         self.flights.values().any(|flight| {
             let order = &flight.order;
-            order.adapter() == Some(adapter) && is_kind(order) && of_name(order)
+            let is_of_it = order.adapter() == Some(adapter) && of_name(order);
+            is_of_it && is_kind(order) && !flight.is_of_gone
         })
+    }
+
+    /// What reads an object that has gone keeps nobody from the next one under its name.
+    fn reads_what_has_gone(&mut self, adapter: AdapterId, name: &Name) {
+        for flight in self.flights.values_mut() {
+            if let Order::Load { adapter: of, name: read, .. }
+            | Order::Scrub { adapter: of, name: read, .. } = &flight.order
+            {
+                flight.is_of_gone |= *of == adapter && read == name;
+            }
+        }
     }
 
     pub fn serves(&self) -> impl Iterator<Item = (AdapterId, &Tier)> {
@@ -210,12 +242,19 @@ impl Model {
         Ok(())
     }
 
-    pub fn adapter_scanned(&mut self, adapter: AdapterId, found: &[crate::orders::Found]) {
+    /// `skips`: its table had no room for some of it, and what that comes to is not known.
+    pub fn adapter_scanned(
+        &mut self,
+        adapter: AdapterId,
+        found: &[crate::orders::Found],
+        skips: bool,
+    ) {
         let events = self.below.events;
         for found in found {
             // What the table names already it is told nothing new of.
-            let sealed = found.seal.map(|_| events);
-            let has = Has { bytes: found.bytes, sealed, was_wanted: false, layout: None };
+            let sealed = found.seal.filter(|_| !skips).map(|_| events);
+            let digest = found.seal.map(|seal| seal.digest);
+            let has = Has { sealed, digest, was_wanted: false, ..Has::found(found.bytes) };
             self.found_below(adapter, &found.name, has);
         }
     }
@@ -378,8 +417,8 @@ impl Model {
 
     /// News of tiers, as they came one after the other.
     pub(super) fn hear_tiers(&mut self, news: &[TierNews]) -> Verdict {
-        for news in news {
-            match news {
+        for told in news {
+            match told {
                 TierNews::State { adapter, state } => {
                     let tier = self.below.tier(*adapter)?;
                     let is_over = tier.state == Serving::Gone;
@@ -402,11 +441,23 @@ impl Model {
                 TierNews::Has { adapter, name, bytes } => {
                     let tier = self.below.tier(*adapter)?;
                     let layout = tier.layouts.get(name).copied();
-                    let has = Has { bytes: *bytes, sealed: None, was_wanted: false, layout };
-                    tier.has.entry(name.clone()).or_insert(has);
+                    let has = Has { was_wanted: false, layout, ..Has::found(*bytes) };
+                    let is_end = |news: &TierNews| match news {
+                        TierNews::StoreEnded { adapter: of, name: stored, .. } => {
+                            of == adapter && stored == name
+                        }
+                        _ => false,
+                    };
+                    if news.iter().any(is_end) {
+                        tier.has.entry(name.clone()).or_insert(has);
+                    } else {
+                        // A store that was given up for late: it is needed no more.
+                        self.found_below(*adapter, name, has);
+                    }
                 }
                 TierNews::HasNoMore { adapter, name, .. } => {
                     self.below.tier(*adapter)?.has.remove(name);
+                    self.below.reads_what_has_gone(*adapter, name);
                     self.below.has_failed = true;
                 }
                 TierNews::Failed => self.below.has_failed = true,
@@ -418,34 +469,45 @@ impl Model {
         Ok(())
     }
 
-    /// News of stores. After the commit that the same event may be about.
-    pub fn hear_stores(&mut self, news: &[TierNews]) -> Verdict {
-        for news in news {
-            match news {
-                TierNews::StoreEnded { adapter, name, end } => match end {
-                    StoreEnd::Stored | StoreEnd::Present => {
-                        if *end == StoreEnd::Present {
-                            // It may have another size, which keeps nothing of ours.
-                            let waiting = self.below.owed.get(&(*adapter, name.clone()));
-                            for owed in waiting.into_iter().flatten() {
-                                let demotion = self.below.demotions.entry(owed.object);
-                                demotion.or_default().is_vague = true;
-                            }
+    /// News of stores that were owed before this event; those of names that it commits follow.
+    pub(super) fn hear_stores_owed(&mut self, news: &News) -> Verdict {
+        let commits = |name: &Name| news.committed.iter().any(|key| key.name() == *name);
+        let early = news.below.iter().filter(|told| told.stored().is_some_and(|of| !commits(of)));
+        early.cloned().collect::<Vec<_>>().iter().try_for_each(|told| self.hear_store(told))
+    }
+
+    /// News of stores, after the commit that the same event may be about.
+    pub fn hear_stores(&mut self, news: &News) -> Verdict {
+        let commits = |name: &Name| news.committed.iter().any(|key| key.name() == *name);
+        let late = news.below.iter().filter(|told| told.stored().is_some_and(commits));
+        late.cloned().collect::<Vec<_>>().iter().try_for_each(|told| self.hear_store(told))
+    }
+
+    fn hear_store(&mut self, told: &TierNews) -> Verdict {
+        match told {
+            TierNews::StoreEnded { adapter, name, end } => match end {
+                StoreEnd::Stored | StoreEnd::Present => {
+                    if *end == StoreEnd::Present {
+                        // It may have another size, which keeps nothing of ours.
+                        let waiting = self.below.owed.get(&(*adapter, name.clone()));
+                        for owed in waiting.into_iter().flatten() {
+                            let demotion = self.below.demotions.entry(owed.object);
+                            demotion.or_default().is_vague = true;
                         }
-                        self.answered(*adapter, name, true)?;
-                        let tier = self.below.tier(*adapter)?;
-                        let layout = tier.layouts.get(name).and_then(Layout::bytes);
-                        let bytes = layout.unwrap_or_default();
-                        let has = Has { bytes, sealed: None, was_wanted: true, layout: None };
-                        tier.has.entry(name.clone()).or_insert(has);
                     }
-                    StoreEnd::Failed => {}
-                },
-                TierNews::StoreDropped { adapter, name, .. } => {
-                    self.answered(*adapter, name, false)?;
+                    self.answered(*adapter, name, true)?;
+                    let tier = self.below.tier(*adapter)?;
+                    let layout = tier.layouts.get(name).and_then(Layout::bytes);
+                    let bytes = layout.unwrap_or_default();
+                    let has = Has::found(bytes);
+                    tier.has.entry(name.clone()).or_insert(has);
                 }
-                _ => {}
+                StoreEnd::Failed => {}
+            },
+            TierNews::StoreDropped { adapter, name, .. } => {
+                self.answered(*adapter, name, false)?;
             }
+            _ => {}
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use super::Serving;
 use super::below::{Flight, Has};
 use super::{Model, ObjectNumber, State, Sure, Verdict, check};
 use crate::orders::{Ending, Name, Noted, Order};
+use kvtide_core::event::StoreOutcome;
 use kvtide_core::names::{AdapterId, Ticket};
 use kvtide_core::time::Duration;
 
@@ -64,7 +65,8 @@ impl Model {
             Order::Closed { adapter } => self.closed(*adapter)?,
         }
         if let Some(ticket) = order.ticket() {
-            let flight = Flight { order: order.clone(), since: self.now, is_cancelled: false };
+            let (order, since) = (order.clone(), self.now);
+            let flight = Flight { order, since, is_cancelled: false, is_of_gone: false };
             let before = self.below.flights.insert(ticket, flight);
             check(before.is_none(), "I-6: a ticket was issued twice")?;
         }
@@ -111,13 +113,9 @@ impl Model {
         let tier = self.below.tier(adapter)?;
         match note {
             Noted::Stored { bytes, seal } => {
-                let has = tier.has.entry(name.clone()).or_insert(Has {
-                    bytes,
-                    sealed: None,
-                    was_wanted: true,
-                    layout: None,
-                });
+                let has = tier.has.entry(name.clone()).or_insert(Has::found(bytes));
                 has.sealed = has.sealed.or(seal.map(|_| events));
+                has.digest = has.digest.or(seal.map(|seal| seal.digest));
             }
             Noted::Used => {}
             Noted::Removed => drop(tier.has.remove(name)),
@@ -158,13 +156,30 @@ impl Model {
             )
         };
         let found = self.below.flights.get(&ticket).filter(|flight| is_kind(&flight.order));
-        let Some(order) = found.map(|flight| flight.order.clone()) else { return false };
+        let found = found.map(|flight| (flight.order.clone(), flight.is_cancelled));
+        let Some((order, is_late)) = found else { return false };
         self.below.flights.remove(&ticket);
+        if let (Order::Store { adapter, name, .. }, Ending::Store(StoreOutcome::Present { bytes })) =
+            (&order, ending)
+            && is_late
+        {
+            // Nobody is told of what somebody else has stored meanwhile.
+            let has = Has::found(*bytes);
+            self.found_below(*adapter, name, has);
+        }
+        if let (Order::Scrub { adapter, name, .. }, Ending::Scrub(Some(digest))) = (&order, ending)
+            && let Ok(tier) = self.below.tier(*adapter)
+            && let Some(has) = tier.has.get_mut(name)
+            && has.digest != Some(*digest)
+        {
+            // It is not read again, and lies there until nobody reads it any more.
+            has.layout = None;
+        }
         if let (Order::Probe { adapter, names, .. }, Ending::Probe(Some(found))) = (order, ending) {
             for (name, bytes) in names.iter().zip(found.iter()) {
                 if let Some(bytes) = bytes {
                     // It may be known from now on, without its digest.
-                    let has = Has { bytes: *bytes, sealed: None, was_wanted: true, layout: None };
+                    let has = Has::found(*bytes);
                     self.found_below(adapter, name, has);
                 }
             }

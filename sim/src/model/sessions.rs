@@ -355,11 +355,17 @@ impl Model {
     }
 
     pub(super) fn no_longer_present(&mut self, number: ObjectNumber) {
+        let goes_below = self.goes_below();
         let key = &self.objects[number.0 as usize].key;
-        let watches = self.sessions.values_mut().flat_map(|session| &mut session.watch);
-        for watch in watches.filter(|watch| watch.key == *key) {
-            watch.always = false;
-            watch.object = None;
+        for session in self.sessions.values_mut() {
+            for watch in session.watch.iter_mut().filter(|watch| watch.key == *key) {
+                watch.always = false;
+                watch.object = None;
+                // What has gone before the lookup came to it is asked for below.
+                if goes_below && session.below_since.is_none() {
+                    session.below_since = Some(self.now);
+                }
+            }
         }
     }
 
