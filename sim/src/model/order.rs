@@ -62,7 +62,10 @@ impl Model {
         }
         let used = self.object(*picked).used;
         let mut could_go = self.could_go(maybe_held, asked, size);
-        let older = could_go.any(|number| self.object(number).used < used);
+        let older = could_go.any(|number| {
+            let object = self.object(number);
+            object.used < used && !object.is_heir
+        });
         check(!older, "I-36: something that could go was used longer ago")
     }
 
