@@ -68,11 +68,15 @@ fn numbers(text: &str) -> BTreeSet<u32> {
     digits.filter_map(|digits| digits.parse().ok()).collect()
 }
 
-/// Numbers that the name of a test carries: `i15_i16_…` guards two.
+/// Numbers that the name of a test carries: `i15_i16_…` guards two, `i23_r22_…` one of each kind.
 fn carried(name: &str, letter: char) -> Vec<u32> {
     let Some((numbers, _)) = name.rsplit_once('_') else { return Vec::new() };
-    let parts = numbers.split('_').map(|part| part.strip_prefix(letter)?.parse().ok());
-    parts.take_while(Option::is_some).flatten().collect()
+    let of_kind = |part: &str| {
+        let kind = part.chars().next().filter(|kind| "firp".contains(*kind))?;
+        Some((kind, part[1..].parse().ok()?))
+    };
+    let parts = numbers.split('_').map(of_kind).take_while(Option::is_some).flatten();
+    parts.filter(|(kind, _)| *kind == letter).map(|(_, number)| number).collect()
 }
 
 #[test]
@@ -185,6 +189,7 @@ fn every_test_that_carries_a_number_stands_in_its_row() {
 fn names_and_numbers_are_read() {
     assert_eq!(carried("i15_i16_space", 'i'), [15, 16]);
     assert_eq!(carried("i6_i52_a_commit", 'i'), [6, 52]);
+    assert_eq!(carried("i23_r22_a_hit", 'r'), [22]);
     assert!(carried("is_alive", 'i').is_empty());
     assert!(carried("i64", 'i').is_empty(), "a name that is nothing but a number");
     assert!(carried("r_1", 'r').is_empty());

@@ -375,32 +375,6 @@ impl Model {
         Ok(())
     }
 
-    /// `clear`: everything unheld is absent from now on; with `force`, everything.
-    pub fn clear(&mut self, force: bool) {
-        let (surely, maybe) = self.held();
-        let numbers: Vec<ObjectNumber> = self.index.values().copied().collect();
-        for number in numbers {
-            let object = &mut self.objects[number.0 as usize];
-            object.forced |= force;
-            if object.state != State::Resident {
-                continue;
-            }
-            if force {
-                self.taken.insert(object.key.clone());
-            }
-            let left = match (force, surely.contains(&number), maybe.contains(&number)) {
-                (true, _, _) => Sure::No,
-                (false, true, _) => Sure::Yes,
-                (false, false, true) => Sure::Maybe,
-                (false, false, false) => Sure::No,
-            };
-            object.readable = object.readable.min(left);
-            if object.readable != Sure::Yes {
-                self.no_longer_present(number);
-            }
-        }
-    }
-
     /// Whether somebody may still read or write this object's memory.
     pub fn is_in_use(&self, number: ObjectNumber) -> bool {
         let object = &self.objects[number.0 as usize];

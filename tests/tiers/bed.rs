@@ -335,6 +335,7 @@ fn keys_of(fact: &Fact) -> Option<kvtide_core::fact::KeyRange> {
         | Fact::L2LoadEnded { keys, .. }
         | Fact::L2LoadSubmitted { keys, .. }
         | Fact::Evicted { keys, .. }
+        | Fact::ReadReserved { keys, .. }
         | Fact::WriteFinished { keys } => Some(*keys),
         _ => None,
     }

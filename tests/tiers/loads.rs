@@ -4,6 +4,7 @@ use crate::bed::{Bed, Order, config, digest_of, hash, prompt, setup};
 use kvtide_core::config::PrefetchPolicy;
 use kvtide_core::event::{Ask, Event, LoadOutcome, TierFault};
 use kvtide_core::fact::{Fact, L2LoadEnd, LookupStop, Removal};
+use kvtide_core::names::AdapterId;
 use kvtide_core::time::Duration;
 
 fn stop_of(bed: &Bed) -> Option<(u32, u32, LookupStop)> {
@@ -82,7 +83,8 @@ fn i25_a_chunk_that_cannot_be_read_ends_the_prefix_there() {
 #[test]
 fn other_bytes_than_those_stored_are_a_miss() {
     let mut bed = stocked(3);
-    // The first load seals what is there.
+    bed.handle(Event::AdapterScanEnded { adapter: AdapterId(0) });
+    // The first load seals what is there, of which the scan has told nothing.
     bed.lookup("one", 1, &prompt(b'a', 3));
     bed.end_all();
     assert_eq!(bed.query("one"), Some(3));

@@ -3,6 +3,7 @@
 mod bed;
 mod bounds;
 mod loads;
+mod races;
 mod runs;
 mod shelves;
 mod store_runs;

@@ -12,13 +12,13 @@ use kvtide_core::limits::FAILURES_MAX;
 use kvtide_core::names::{AdapterId, ChunkHash, KvRank, Operator, Seal};
 use kvtide_core::time::Duration;
 
-const SECOND: Duration = Duration::from_millis(1100);
+pub const SECOND: Duration = Duration::from_millis(1100);
 
 fn removed(bed: &Bed, why: L2Removal) -> usize {
     bed.find_told(|fact| matches!(fact, Fact::L2Removed { why: other, .. } if *other == why))
 }
 
-fn scan<'a>(hashes: &[ChunkHash], salt: &'a str, seal: Option<Seal>) -> Vec<Scanned<'a>> {
+pub fn scan<'a>(hashes: &[ChunkHash], salt: &'a str, seal: Option<Seal>) -> Vec<Scanned<'a>> {
     let rank = KvRank::of(1, 0).expect("a world of one");
     let found = |hash: &ChunkHash| Scanned {
         model: "llama",
@@ -32,7 +32,7 @@ fn scan<'a>(hashes: &[ChunkHash], salt: &'a str, seal: Option<Seal>) -> Vec<Scan
     hashes.iter().map(found).collect()
 }
 
-fn operate(bed: &mut Bed, ask: OperatorAsk<'_>) {
+pub fn operate(bed: &mut Bed, ask: OperatorAsk<'_>) {
     bed.handle(Event::OperatorAsked { operator: Operator(1), ask });
 }
 

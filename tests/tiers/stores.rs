@@ -192,7 +192,7 @@ fn i21_under_skip_l1_an_object_leaves_when_all_have_answered() {
 }
 
 #[test]
-fn i22_the_only_copy_does_not_leave_l1() {
+fn i22_r13_the_only_copy_does_not_leave_l1() {
     let config = Config { store_policy: StorePolicy::SkipL1, ..config(8) };
     let says_so = AdapterSetup { keeps_data: false, ..own("says so", 64) };
     let mut bed = bed(config, &[says_so, own("two", 64)]);
@@ -216,7 +216,7 @@ fn i22_the_only_copy_does_not_leave_l1() {
         end_store(&mut bed, StoreOutcome::Failed(TierFault::Denied));
     }
     bed.end_all();
-    assert_eq!(objects_in_l1(&bed), 1, "nobody who keeps it has it (R-13)");
+    assert_eq!(objects_in_l1(&bed), 1, "nobody who keeps it has it");
     assert!(bed.engine.is_quiet());
 }
 

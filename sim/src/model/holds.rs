@@ -23,6 +23,32 @@ pub(super) struct Leaving {
 }
 
 impl Model {
+    /// `clear`: everything unheld is absent from now on; with `force`, everything.
+    pub fn clear(&mut self, force: bool) {
+        let (surely, maybe) = self.held();
+        let numbers: Vec<ObjectNumber> = self.index.values().copied().collect();
+        for number in numbers {
+            let object = &mut self.objects[number.0 as usize];
+            object.forced |= force;
+            if object.state != State::Resident {
+                continue;
+            }
+            if force {
+                self.taken.insert(object.key.clone());
+            }
+            let left = match (force, surely.contains(&number), maybe.contains(&number)) {
+                (true, _, _) => Sure::No,
+                (false, true, _) => Sure::Yes,
+                (false, false, true) => Sure::Maybe,
+                (false, false, false) => Sure::No,
+            };
+            object.readable = object.readable.min(left);
+            if object.readable != Sure::Yes {
+                self.no_longer_present(number);
+            }
+        }
+    }
+
     /// A copy is over. Where the turn was spent, its memory may still be in use for a while.
     pub(super) fn leave_copy(&mut self, number: u64) -> Copy {
         let copy = self.copies.remove(&number).expect("found by the caller");
