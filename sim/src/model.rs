@@ -19,6 +19,7 @@ mod reads;
 mod releases;
 mod room;
 mod sessions;
+mod stored;
 mod stores;
 mod transfers;
 

@@ -1,7 +1,7 @@
 //! Lower tiers: what may be ordered from them and when, what they owe, and what a lookup may wait
 //! for (I-18 … I-25, I-31 … I-34).
 
-use super::{Key, Model, News, ObjectNumber, State, Sure, Verdict, check};
+use super::{Key, Model, ObjectNumber, State, Sure, Verdict, check};
 use crate::orders::{Name, Order, Setup};
 use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Ticket};
 use kvtide_core::time::Instant;
@@ -44,16 +44,6 @@ pub enum TierNews {
     },
     /// A lookup did not get something from below L1.
     Failed,
-}
-
-impl TierNews {
-    /// The object whose store they are of.
-    fn stored(&self) -> Option<&Name> {
-        match self {
-            TierNews::StoreEnded { name, .. } | TierNews::StoreDropped { name, .. } => Some(name),
-            _ => None,
-        }
-    }
 }
 
 /// What a tier can be used for.
@@ -153,7 +143,7 @@ pub(super) struct Below {
     pub owed: BTreeMap<(AdapterId, Name), Vec<Owed>>,
     pub demotions: BTreeMap<ObjectNumber, Demotion>,
     pub events: u64,
-    /// What was on its way below L1 before this event.
+    /// What was on its way to or from below L1 before this event, or waited for by a lookup.
     pub before: BTreeSet<ObjectNumber>,
     /// Something went wrong below L1 in this event.
     pub has_failed: bool,
@@ -226,7 +216,11 @@ impl Model {
     pub fn next_event(&mut self) {
         self.below.events += 1;
         self.below.has_failed = false;
-        self.below.before = self.below.in_flight().chain(self.below.demoting()).collect();
+        // A lookup that goes on below L1 holds what L1 has of its prefix.
+        let looking = self.sessions.values().flat_map(|session| session.looks_for());
+        let looking = looking.filter_map(|key| self.index.get(key).copied());
+        let below = self.below.in_flight().chain(self.below.demoting());
+        self.below.before = below.chain(looking).collect();
     }
 
     pub fn adapter_added(&mut self, adapter: AdapterId, setup: &Rc<Setup>) -> Verdict {
@@ -401,20 +395,6 @@ impl Model {
         self.below.demotions.insert(number, demotion);
     }
 
-    /// A tier has answered for a name: once, for everybody who waits for it.
-    fn answered(&mut self, adapter: AdapterId, name: &Name, is_good: bool) -> Verdict {
-        let owed = self.below.owed.remove(&(adapter, name.clone())).unwrap_or_default();
-        check(!owed.is_empty(), "I-18: told of a store that nobody waits for, or twice")?;
-        let keeps = self.below.tier(adapter)?.setup.keeps_data;
-        for owed in owed {
-            let demotion = self.below.demotions.entry(owed.object).or_default();
-            demotion.owed -= owed.must as u32;
-            demotion.good += (is_good && keeps) as u32;
-            demotion.bad += !is_good as u32;
-        }
-        Ok(())
-    }
-
     /// News of tiers, as they came one after the other.
     pub(super) fn hear_tiers(&mut self, news: &[TierNews]) -> Verdict {
         for told in news {
@@ -465,49 +445,6 @@ impl Model {
         }
         if self.below.has_failed {
             self.excuse(None);
-        }
-        Ok(())
-    }
-
-    /// News of stores that were owed before this event; those of names that it commits follow.
-    pub(super) fn hear_stores_owed(&mut self, news: &News) -> Verdict {
-        let commits = |name: &Name| news.committed.iter().any(|key| key.name() == *name);
-        let early = news.below.iter().filter(|told| told.stored().is_some_and(|of| !commits(of)));
-        early.cloned().collect::<Vec<_>>().iter().try_for_each(|told| self.hear_store(told))
-    }
-
-    /// News of stores, after the commit that the same event may be about.
-    pub fn hear_stores(&mut self, news: &News) -> Verdict {
-        let commits = |name: &Name| news.committed.iter().any(|key| key.name() == *name);
-        let late = news.below.iter().filter(|told| told.stored().is_some_and(commits));
-        late.cloned().collect::<Vec<_>>().iter().try_for_each(|told| self.hear_store(told))
-    }
-
-    fn hear_store(&mut self, told: &TierNews) -> Verdict {
-        match told {
-            TierNews::StoreEnded { adapter, name, end } => match end {
-                StoreEnd::Stored | StoreEnd::Present => {
-                    if *end == StoreEnd::Present {
-                        // It may have another size, which keeps nothing of ours.
-                        let waiting = self.below.owed.get(&(*adapter, name.clone()));
-                        for owed in waiting.into_iter().flatten() {
-                            let demotion = self.below.demotions.entry(owed.object);
-                            demotion.or_default().is_vague = true;
-                        }
-                    }
-                    self.answered(*adapter, name, true)?;
-                    let tier = self.below.tier(*adapter)?;
-                    let layout = tier.layouts.get(name).and_then(Layout::bytes);
-                    let bytes = layout.unwrap_or_default();
-                    let has = Has::found(bytes);
-                    tier.has.entry(name.clone()).or_insert(has);
-                }
-                StoreEnd::Failed => {}
-            },
-            TierNews::StoreDropped { adapter, name, .. } => {
-                self.answered(*adapter, name, false)?;
-            }
-            _ => {}
         }
         Ok(())
     }

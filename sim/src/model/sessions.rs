@@ -99,6 +99,12 @@ impl Session {
         }
     }
 
+    /// What a lookup asks for that goes on below L1.
+    pub(super) fn looks_for(&self) -> impl Iterator<Item = &Key> {
+        let is_looking = !self.is_decided && self.below_since.is_some();
+        self.watch.iter().filter(move |_| is_looking).map(|watch| &watch.key)
+    }
+
     /// Surely still there, leases and all.
     pub(super) fn is_alive(&self, model: &Model) -> bool {
         self.is_decided
