@@ -138,8 +138,9 @@ pub struct Sessions {
     pub(crate) orphans: Slots<Orphan>,
     /// Lease cells over all sessions and orphans.
     pub(crate) cells: usize,
-    /// Sessions that ended while a seek went on for them, for the desk to end it.
-    abandoned: Vec<SlotName>,
+    /// Sessions that ended while a seek went on for them, for the desk to end it, and the cells
+    /// beyond their own leases that they are charged for until then.
+    abandoned: Vec<(SlotName, usize)>,
     /// Lookups whose result nobody has taken yet (metrics row 41).
     pub(crate) untaken: u64,
 }
@@ -299,7 +300,9 @@ impl Sessions {
 
     /// The next session that ended while a seek went on for it.
     pub fn take_abandoned(&mut self) -> Option<SlotName> {
-        self.abandoned.pop()
+        let (name, beyond) = self.abandoned.pop()?;
+        self.cells -= beyond;
+        Some(name)
     }
 
     /// The result stands: leases start to run, waiters are answered.

@@ -231,7 +231,8 @@ impl Model {
         }
         self.past.remove(&range.request);
         if refused {
-            let full = self.sessions_at_most() >= self.rules.sessions;
+            // What is left of those that have ended stands in the table until its work is done.
+            let full = self.sessions_at_most() >= self.rules.sessions || self.before.is_working;
             return check(full, "P3: a lookup was refused by a table with room");
         }
         let session = self.new_session(range);

@@ -211,8 +211,11 @@ impl Sessions {
         }
         self.answer_waits(turn, name);
         let session = self.sessions.remove(name).expect("ended once");
+        let beyond = session.charged - session.set.len();
         if matches!(session.phase, Phase::Seeking) {
-            self.abandoned.push(name);
+            self.abandoned.push((name, beyond));
+        } else {
+            self.cells -= beyond;
         }
         self.index.remove(&session.request);
         let is_left = planted!(turn.config, 1) && why == LeaseEnd::Expired;
@@ -227,7 +230,6 @@ impl Sessions {
         if let Some(tenant) = session.tenant {
             turn.l1.scopes.release_tenant(tenant);
         }
-        self.cells -= session.charged - session.set.len();
         let untold = session.untold();
         self.orphan(turn, session.set, (untold, session.readers), why);
     }
