@@ -145,6 +145,8 @@ pub(super) struct Below {
     pub events: u64,
     /// What was on its way to or from below L1 before this event, or waited for by a lookup.
     pub before: BTreeSet<ObjectNumber>,
+    /// Tiers that served when this event began.
+    pub served: BTreeSet<AdapterId>,
     /// Something went wrong below L1 in this event.
     pub has_failed: bool,
 }
@@ -216,6 +218,7 @@ impl Model {
     pub fn next_event(&mut self) {
         self.below.events += 1;
         self.below.has_failed = false;
+        self.below.served = self.below.serves().map(|(adapter, _)| adapter).collect();
         // A lookup that goes on below L1 holds what L1 has of its prefix.
         let looking = self.sessions.values().flat_map(|session| session.looks_for());
         let looking = looking.filter_map(|key| self.index.get(key).copied());
@@ -286,7 +289,8 @@ impl Model {
     /// A place in L1 was reserved for what a lower tier has.
     pub(super) fn stage_load(&mut self, key: &Key) -> Verdict {
         check(!self.index.contains_key(key), "I-34, I-4: a load of what is there already")?;
-        check(self.below.serves().next().is_some(), "I-49: reserved for a load from nowhere")?;
+        let serves = !self.below.served.is_empty() || self.goes_below();
+        check(serves, "I-49: reserved for a load from nowhere")?;
         let place = Place { arena: ArenaId(0), offset: 0, bytes: 0 };
         let is_wanted = self.may_be_wanted_again(key);
         let number = self.stage(key.clone(), place);
@@ -306,16 +310,10 @@ impl Model {
         let is_it = |number: &ObjectNumber| self.object(*number).key == *key;
         let waits = |(number, loading): (&ObjectNumber, &Loading)| {
             let is_gone = self.object(*number).state == State::Gone;
-            (!loading.has_place && is_gone == is_cut && is_it(number)).then_some(*number)
+            let is_free = !loading.has_place && !self.object(*number).forced;
+            (is_free && is_gone == is_cut && is_it(number)).then_some(*number)
         };
-        // What a forced clear has taken may be loaded all the same, for nobody.
-        let is_taken = |(number, loading): (&ObjectNumber, &Loading)| {
-            let is_free = !loading.has_place && self.object(*number).forced;
-            (is_free && is_it(number)).then_some(*number)
-        };
-        let loading = &self.below.loading;
-        let number = loading.iter().rev().find_map(waits);
-        let number = number.or_else(|| loading.iter().find_map(is_taken));
+        let number = self.below.loading.iter().rev().find_map(waits);
         let number = number.ok_or("I-2, I-34: a load into what is not reserved for it")?;
         self.below.loading.get_mut(&number).expect("found above").has_place = true;
         check(key.scope.layout.bytes() == Some(place.bytes), "I-5: a load of another size")?;

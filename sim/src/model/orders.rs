@@ -97,9 +97,10 @@ impl Model {
         let is_going =
             self.below.has_order(adapter, name, |order| matches!(order, Order::Delete { .. }));
         check(!is_going, "I-31: loaded while it is being deleted")?;
+        let has_served = self.below.served.contains(&adapter);
         let tier = self.below.tier(adapter)?;
         let serves = matches!(tier.state, Serving::Scanning | Serving::Ready);
-        check(serves, "R-30: a load from a tier that does not serve")?;
+        check(serves || has_served, "R-30: a load from a tier that does not serve")?;
         check(loads < tier.setup.loads_max as usize, "I-32: more loads than a tier's credits")?;
         let verifies = tier.setup.verify;
         let sealed = tier.has.get(name).and_then(|has| has.sealed);
@@ -197,7 +198,7 @@ impl Model {
 
     /// A lookup may wait for what lower tiers say or send.
     pub fn waits_below(&self) -> bool {
-        // What a forced clear has taken is loaded all the same, and waited for.
+        // What a forced clear has taken is waited for until its turn would have come.
         let is_coming = |number: &ObjectNumber| {
             let object = self.object(*number);
             object.state == State::Staged || object.forced
@@ -253,10 +254,11 @@ impl Model {
 
     /// No work is left over: what nothing holds any more has left L1.
     pub(super) fn settle_below(&mut self) -> Verdict {
-        let objects = &self.objects;
+        let (objects, settled) = (&self.objects, self.settled);
         self.below.loading.retain(|number, loading| {
             let object = &objects[number.0 as usize];
-            object.state == State::Staged || (object.forced && !loading.has_place)
+            let is_taken = object.forced && !loading.has_place;
+            object.state == State::Staged || (is_taken && object.reserved_at + LONGEST > settled)
         });
         if self.below.tiers.is_empty() {
             return Ok(());

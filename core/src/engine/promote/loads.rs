@@ -131,9 +131,13 @@ impl Promote {
     }
 
     pub fn order_from(&mut self, turn: &mut Turn, adapters: &mut Adapters, id: AdapterId) {
-        let mark = turn.out.mark();
+        let mut submitted: SmallVec<[ObjectId; 16]> = SmallVec::new();
         while let Some(name) = self.first_waiting(id) {
             let load = self.loads.find(name).expect("it stands in line while it exists");
+            if !turn.l1.can_commit(load.object) {
+                self.fail_waiting(turn, adapters, name, LookupStop::Absent, Abort::ForcedClear);
+                continue;
+            }
             let is_late = planted!(turn.config, 47) && !adapters.get(id).serves();
             if !adapters.may_load(id, load.bytes) && !is_late {
                 break;
@@ -151,8 +155,10 @@ impl Promote {
             turn.spend(1);
             let into = place_of(turn, object, bytes);
             turn.out.effects.push(Effect::LoadObject { ticket, adapter: id, key, place: into });
-            turn.l1.push_key(object, turn.out);
+            submitted.push(object);
         }
+        let mark = turn.out.mark();
+        submitted.iter().for_each(|object| turn.l1.push_key(*object, turn.out));
         let keys = turn.out.keys_since(mark);
         if !keys.is_empty() {
             turn.out.tell(Fact::L2LoadSubmitted { adapter: id, keys });
@@ -381,13 +387,25 @@ impl Promote {
                 continue;
             }
             while let Some(name) = self.first_waiting(id).filter(|_| !turn.is_spent()) {
-                turn.spend(1);
-                self.leave_line(name);
-                let why = (LookupStop::TierError, PrefetchFailure::NotFound);
-                self.fail(turn, name, why, Abort::Load);
-                self.release(turn, adapters, name);
+                self.fail_waiting(turn, adapters, name, LookupStop::TierError, Abort::Load);
             }
         }
+    }
+
+    /// What waits for a credit has nothing to wait for: its adapter serves no more, or a forced
+    /// clear has taken its place.
+    fn fail_waiting(
+        &mut self,
+        turn: &mut Turn,
+        adapters: &mut Adapters,
+        name: SlotName,
+        stop: LookupStop,
+        abort: Abort,
+    ) {
+        turn.spend(1);
+        self.leave_line(name);
+        self.fail(turn, name, (stop, PrefetchFailure::NotFound), abort);
+        self.release(turn, adapters, name);
     }
 
     /// Its key is free at once, its memory when its ticket has ended (I-2).
