@@ -130,7 +130,9 @@ impl Model {
         }
         let reached = used >= self.rules.watermark_bytes;
         check(triggered == reached, "I-37: the pass begins at the watermark")?;
-        let is_known = !self.below.demoting().any(|number| self.is_gone(number));
+        // What has gone holds its memory until nobody below L1 needs it.
+        let mut of_below = self.below.before.iter().copied().chain(self.below.demoting());
+        let is_known = !of_below.any(|number| self.is_gone(number));
         if !self.before.is_working && self.holds.copies.is_empty() && is_known {
             let known = self.used_bytes();
             check(used == known, "I-15: bytes in use are not those of what was handed out")?;

@@ -280,8 +280,8 @@ impl Promote {
         for adapter in asked {
             let seek = self.seeks.find_mut(name).expect("asked while it exists");
             let mut keys = Vec::new();
+            turn.work.spend_steps(rows * (until - seek.planned) as usize);
             for chunk in seek.planned..until {
-                turn.work.spend_steps(rows);
                 for row in 0..rows {
                     let key = seek.key(chunk, row);
                     let in_l1 = Key { hash: key.hash, scope: seek.rows[row].scope };
