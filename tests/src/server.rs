@@ -31,8 +31,8 @@ pub struct Stopped {
 const ATTEMPTS: u32 = 8;
 /// Pause between two looks at `/readyz`, spent waiting for the process to end.
 const READY_POLL: Duration = Duration::from_millis(20);
-/// Looks at `/readyz`: 60 s and more.
-const READY_POLLS: u32 = 3000;
+/// Looks at `/readyz`: 180 s and more, for the peer on a busy machine.
+const READY_POLLS: u32 = 9000;
 /// Looks at `/status`: 60 s and more.
 const STATUS_POLLS: u32 = 3000;
 /// How long a stop may take: outstanding work has 10 s, the last flush 2 s (design §7).
