@@ -14,7 +14,9 @@ impl Model {
         if news.uses.is_empty() {
             return Ok(());
         }
-        let (surely, maybe) = self.held();
+        let (surely, mut maybe) = self.held();
+        // What was on its way below L1 may have held it until the end of this event.
+        maybe.extend(&self.below.before);
         let size = asked.and_then(|_| self.size_asked_for(news));
         for (key, what) in &news.uses {
             match what {
