@@ -97,7 +97,11 @@ fn a_run_is_decided_again_as_it_was() {
 fn write_the_recording_of_this_version() {
     let folder = Folder::new("version");
     let file = folder.file("recording");
-    let mut server = start(&["--record", &file, "--l1-objects-max", "64"]);
+    // Under skip_l1 what was stored leaves L1, and the lookups that follow bring it back.
+    let tier = r#"{"type": "mock", "max_size_gb": 0.01, "mock_bandwidth_gb": 1}"#;
+    let policy = ["--l2-adapter", tier, "--l2-store-policy", "skip_l1"];
+    let record = ["--record", &file, "--l1-objects-max", "64"];
+    let mut server = start(&[&record[..], &policy[..]].concat());
     work(&server, 3);
     let written = server.until(|status| {
         status["kvtide"]["reactor"]["totals"]["recording_frames"].as_u64() >= Some(4)
