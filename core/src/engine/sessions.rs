@@ -152,7 +152,7 @@ impl Sessions {
             index: map_with_capacity(limits.sessions, seed ^ 7),
             waits: Slots::with_limit(limits.waits),
             parked: map_with_capacity(limits.waits, seed ^ 12),
-            orphans: Slots::with_limit(2 * limits.sessions),
+            orphans: Slots::with_limit(ORPHANS_PER_SESSION * limits.sessions),
             cells: 0,
             abandoned: Vec::new(),
             untaken: 0,
@@ -167,7 +167,7 @@ impl Sessions {
         slots_bytes::<Session>(limits.sessions)
             + slots_bytes::<Wait>(limits.waits)
             + map_bytes::<Connection, Parked>(limits.waits)
-            + slots_bytes::<Orphan>(2 * limits.sessions)
+            + slots_bytes::<Orphan>(ORPHANS_PER_SESSION * limits.sessions)
             + map_bytes::<Arc<str>, SlotName>(limits.sessions)
             + (limits.sessions * (texts + rows) + waits) as u64
     }
@@ -441,3 +441,7 @@ fn new_session(turn: &Turn, keys: &Keys) -> Session {
         taken_over: None,
     }
 }
+
+/// What a session may leave behind at most: what its seek was not to keep, what it gave back, and
+/// its leases.
+const ORPHANS_PER_SESSION: usize = 3;

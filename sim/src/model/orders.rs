@@ -160,8 +160,8 @@ impl Model {
         let found = found.map(|flight| (flight.order.clone(), flight.is_cancelled));
         let Some((order, is_late)) = found else { return false };
         self.below.flights.remove(&ticket);
-        if let (Order::Store { adapter, name, .. }, Ending::Store(StoreOutcome::Present { bytes })) =
-            (&order, ending)
+        if let Order::Store { adapter, name, .. } = &order
+            && let Ending::Store(StoreOutcome::Present { bytes }) = ending
             && is_late
         {
             // Nobody is told of what somebody else has stored meanwhile.
