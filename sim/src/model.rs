@@ -254,6 +254,8 @@ pub struct Model {
     taken: BTreeSet<Key>,
     /// A pass of the tick has begun and ended with this event.
     is_passing: bool,
+    /// What lower tiers kept in L1 when the pass began.
+    passed_over: BTreeSet<ObjectNumber>,
     /// A stretch of the arena may be kept for somebody who was put off, for so many looks at the
     /// watermark.
     kept_for: u32,
@@ -290,6 +292,7 @@ impl Model {
             uses: 0,
             taken: BTreeSet::new(),
             is_passing: false,
+            passed_over: BTreeSet::new(),
             kept_for: 0,
             objects: Vec::new(),
             index: BTreeMap::new(),
@@ -330,13 +333,15 @@ impl Model {
         self.hear_tiers(&news.below)?;
         self.hear_stores_owed(news)?;
         self.hear_watermark(news)?;
-        // A load may take the key of what a forced clear has taken.
-        let is_forced = |(_, why): &&(Key, Aborted)| *why == Aborted::Forced;
-        for (key, why) in news.aborted.iter().filter(is_forced) {
+        // A load may take the key of what has just been given up, or of what a clear has taken.
+        let is_reserved =
+            |key: &Key| news.uses.iter().any(|(of, what)| (of, what) == (key, &Use::Reserved));
+        let is_early = |(key, why): &&(Key, Aborted)| *why == Aborted::Forced || is_reserved(key);
+        for (key, why) in news.aborted.iter().filter(is_early) {
             self.aborted(key, *why, news, over)?;
         }
         self.hear_uses(news, asked)?;
-        for (key, why) in news.aborted.iter().filter(|aborted| !is_forced(aborted)) {
+        for (key, why) in news.aborted.iter().filter(|aborted| !is_early(aborted)) {
             self.aborted(key, *why, news, over)?;
         }
         for (instance, by_silence) in &news.instances_ended {

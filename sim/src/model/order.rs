@@ -141,6 +141,7 @@ impl Model {
         }
         // A pass over several turns may end before the last of what held something has gone.
         self.is_passing = triggered && !self.before.is_working && !self.turn.is_spent;
+        self.passed_over.clone_from(&self.below.before);
         Ok(())
     }
 
@@ -154,7 +155,7 @@ impl Model {
         }
         // A store that ended with this event may have held it while the pass went on.
         let (_, mut maybe) = self.held();
-        maybe.extend(&self.below.before);
+        maybe.extend(self.below.before.iter().chain(&self.passed_over));
         let mut residents = self.residents().filter(|(_, number)| !maybe.contains(number));
         check(residents.next().is_none(), "I-37: a pass left what could go, above the watermark")
     }
