@@ -336,7 +336,7 @@ impl Bench {
             _ => None,
         };
         self.before_news(input)?;
-        self.count_ending(input, &news);
+        self.count_ending(input, &news, out);
         if let Input::TierEnded { ticket, ending } = input {
             let known = self.model.tier_ended(*ticket, ending);
             self.stale(known, out)?;

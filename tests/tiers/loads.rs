@@ -238,6 +238,24 @@ fn i28_a_chunk_counts_only_when_every_rank_has_it() {
 }
 
 #[test]
+fn f47_what_one_tier_has_is_loaded_while_another_does_not_answer() {
+    for hangs in [0, 1] {
+        let mut bed = Bed::new(config(64), 1, &[setup("first"), setup("second")]);
+        bed.disks[1 - hangs].extend(prompt(b'a', 4));
+        bed.lookup("r", 1, &prompt(b'a', 4));
+        let is_probe = |order: &Order| matches!(order, Order::Probe { .. });
+        assert!(bed.orders.len() == 2 && bed.orders.iter().all(is_probe), "{:?}", bed.orders);
+        bed.end(1 - hangs);
+        let loads = bed.orders.iter().filter(|order| !is_probe(order)).count();
+        assert!(loads > 0, "the prefix is decided: {:?}", bed.orders);
+        while let Some(at) = bed.orders.iter().position(|order| !is_probe(order)) {
+            bed.end(at);
+        }
+        assert_eq!(bed.query("r"), Some(4), "nothing is left to ask for");
+    }
+}
+
+#[test]
 fn lower_tiers_are_asked_in_their_order() {
     let mut bed = Bed::new(config(64), 1, &[setup("first"), setup("second")]);
     bed.disks[0].extend(prompt(b'a', 2));

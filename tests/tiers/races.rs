@@ -380,7 +380,6 @@ fn r08_memory_that_is_loaded_into_for_nobody_is_not_given_away_before_that_ends(
 fn r09_a_session_that_ends_while_tiers_are_asked_leaves_nothing() {
     let mut bed = Bed::new(config(8), 1, &[setup("one"), setup("two")]);
     let hashes = prompt(b'a', 4);
-    bed.disks[0].extend(&hashes);
     bed.disks[1].extend(&hashes);
     bed.lookup("r", 1, &hashes);
     assert_eq!(bed.orders.len(), 2, "both are asked");

@@ -30,7 +30,26 @@ pub fn read(texts: &[String]) -> Result<Vec<AdapterSpec>, ConfigFault> {
         return Err(ConfigFault::value(text));
     }
     let each = texts.iter().enumerate().map(|(at, text)| one(Label::new(at + 1), text));
-    each.collect()
+    let specs: Vec<AdapterSpec> = each.collect::<Result<_, _>>()?;
+    let paths: Vec<Option<PathBuf>> = specs.iter().map(|spec| folder(&spec.kind)).collect();
+    for (at, path) in paths.iter().enumerate() {
+        // Each would count, evict and delete what it takes for its own.
+        let first = paths[..at].iter().position(|other| path.is_some() && other == path);
+        if let Some(first) = first {
+            let text = format!("\"base_path\" is the one of --l2-adapter #{}", first + 1);
+            return Err(Label::new(at + 1).typed(&specs[at].name).fault(text));
+        }
+    }
+    Ok(specs)
+}
+
+/// The folder that an adapter keeps its objects in, without what says nothing in its path.
+fn folder(kind: &Kind) -> Option<PathBuf> {
+    match kind {
+        Kind::Files(files) => Some(files.base_path.components().collect()),
+        Kind::Faulty(faulty) => folder(&faulty.inner.kind),
+        Kind::Mock(_) => None,
+    }
 }
 
 fn one(label: Label, text: &str) -> Result<AdapterSpec, ConfigFault> {

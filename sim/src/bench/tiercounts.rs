@@ -70,7 +70,7 @@ impl Bench {
     }
 
     /// Counts the states that are seen in endings, and in what was published by them.
-    pub(super) fn count_ending(&mut self, input: &Input, news: &News) {
+    pub(super) fn count_ending(&mut self, input: &Input, news: &News, out: &Outbox) {
         let Input::TierEnded { ticket, ending } = input else { return };
         if let Ending::Probe(Some(found)) = ending
             && found.iter().any(Option::is_some)
@@ -80,8 +80,9 @@ impl Bench {
                 self.reach.met(State::ProbedBeforeScan);
             }
         }
-        let is_bad = |news: &TierNews| matches!(news, TierNews::HasNoMore { is_damaged: true, .. });
-        if matches!(ending, Ending::Scrub(Some(_))) && news.below.iter().any(is_bad) {
+        let puts_aside =
+            |effect: &Effect| matches!(effect, Effect::DeleteObject { quarantine: true, .. });
+        if matches!(ending, Ending::Scrub(Some(_))) && out.effects.iter().any(puts_aside) {
             self.reach.met(State::ScrubFoundDamage);
         }
         for (key, what) in &news.uses {

@@ -9,7 +9,7 @@ use crate::transcript::Input;
 use kvtide_core::effect::{Effect, Note, Outbox};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::Event;
-use kvtide_core::fact::{AdapterState, Fact, FactKey, KeyRange, L2LoadEnd, L2Removal, L2StoreEnd};
+use kvtide_core::fact::{AdapterState, Fact, FactKey, KeyRange, L2LoadEnd, L2StoreEnd};
 use kvtide_core::names::{AdapterId, L2Key, ScopeId, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::BTreeMap;
@@ -91,13 +91,9 @@ impl Bench {
                 let Told { adapter, name, bytes } = told;
                 TierNews::Has { adapter, name, bytes }
             }),
-            Fact::L2Removed { adapter, keys, why } => {
-                each(*adapter, keys, &|told| TierNews::HasNoMore {
-                    adapter: told.adapter,
-                    name: told.name,
-                    is_damaged: *why == L2Removal::Digest,
-                })
-            }
+            Fact::L2Removed { adapter, keys, .. } => each(*adapter, keys, &|told| {
+                TierNews::HasNoMore { adapter: told.adapter, name: told.name }
+            }),
             Fact::L2PrefetchFailed { .. } => news.push(TierNews::Failed),
             _ => {}
         }

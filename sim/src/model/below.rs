@@ -36,11 +36,9 @@ pub enum TierNews {
         name: Name,
         bytes: u64,
     },
-    /// `is_damaged`: its bytes were others, and it was put aside.
     HasNoMore {
         adapter: AdapterId,
         name: Name,
-        is_damaged: bool,
     },
     /// A lookup did not get something from below L1.
     Failed,

@@ -4,7 +4,8 @@
 //! in L1                  leased
 //! on its way into L1     joined, if a load brings it; else the prefix ends here
 //! an adapter has it      staged in L1 and loaded, from the first adapter that has it
-//! nobody knows           adapters are asked, about this chunk and some behind it
+//! nobody knows           adapters are asked, about this chunk and some behind it; whoever answers
+//!                        first that it is there has it to load
 //! nowhere                the prefix ends here
 //! ```
 
@@ -45,18 +46,20 @@ enum Step {
     Planned,
     Cut(LookupStop),
     Ask,
+    /// Some adapter has not answered yet, and no other one has it.
+    Unanswered,
     /// Room is being made for it.
     Busy,
 }
 
 impl Promote {
-    /// Plans as far as the turn reaches, or until adapters have to be asked. False where there is
-    /// more to do at once.
+    /// Plans as far as the turn reaches, or until an answer is needed: what one adapter has told of
+    /// is loaded while another one is waited for. False where there is more to do at once.
     pub fn go_on(&mut self, turn: &mut Turn, adapters: &mut Adapters, name: SlotName) -> bool {
         let (mut staged, mut ordered) = (SmallVec::new(), SmallVec::new());
         let is_over = loop {
             let Some(seek) = self.seeks.find_mut(name) else { break true };
-            if seek.is_done || !seek.probing.is_empty() || seek.planned >= seek.end {
+            if seek.is_done || seek.planned >= seek.end {
                 break true;
             }
             if turn.is_spent() {
@@ -74,6 +77,7 @@ impl Promote {
                     seek.cut(seek.planned, stop);
                 }
                 Step::Ask => self.ask(turn, adapters, name),
+                Step::Unanswered => break true,
                 Step::Busy => {
                     let seek = self.seeks.find_mut(name).expect("planned while it exists");
                     seek.waits_for_room += 1;
@@ -193,7 +197,7 @@ impl Promote {
         name: SlotName,
     ) -> Result<SmallVec<[Source; 4]>, Step> {
         let seek = self.seeks.find(name).expect("planned while it exists");
-        let (chunk, mut must_ask) = (seek.planned, false);
+        let (chunk, mut must_ask, mut must_wait) = (seek.planned, false, false);
         let mut sources = SmallVec::new();
         for (row, scopes) in seek.rows.iter().enumerate() {
             let below = seek.key(chunk, row);
@@ -215,13 +219,21 @@ impl Promote {
                         must_ask = true;
                         continue;
                     }
+                    Err(may_be) if may_be && !seek.probing.is_empty() => {
+                        must_wait = true;
+                        continue;
+                    }
                     Err(_) if row == 0 => return Err(Step::Cut(LookupStop::Absent)),
                     Err(_) => return Err(Step::Cut(LookupStop::RankMissing)),
                 },
             };
             sources.push(source);
         }
-        if must_ask { Err(Step::Ask) } else { Ok(sources) }
+        match (must_ask, must_wait) {
+            (true, _) => Err(Step::Ask),
+            (false, true) => Err(Step::Unanswered),
+            (false, false) => Ok(sources),
+        }
     }
 
     /// The first adapter that has an object of the right kind under a key; else whether one may

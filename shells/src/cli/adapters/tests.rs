@@ -51,6 +51,19 @@ fn every_key_arrives_where_it_belongs() {
 }
 
 #[test]
+fn two_adapters_do_not_share_a_folder() {
+    let texts = |second: &str| {
+        let first = r#"{"type": "fs", "base_path": "/data/a"}"#;
+        [first.to_owned(), second.to_owned()]
+    };
+    let fault = read(&texts(r#"{"type": "fs_native", "base_path": "/data//a/."}"#))
+        .expect_err("one folder");
+    let said = "--l2-adapter #2 (\"fs_native\"): \"base_path\" is the one of --l2-adapter #1";
+    assert_eq!(fault.message, said);
+    assert!(read(&texts(r#"{"type": "fs", "base_path": "/data/b"}"#)).is_ok());
+}
+
+#[test]
 fn a_mock_has_its_size_and_is_nobody_elses() {
     let mock = spec(r#"{"type": "mock", "max_size_gb": 2, "mock_bandwidth_gb": 0.5}"#);
     assert_eq!(mock.kind, Kind::Mock(MockSpec { bytes_per_second: 1 << 29 }));
