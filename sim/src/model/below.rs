@@ -381,8 +381,11 @@ impl Model {
                 continue;
             }
             let adapter = AdapterId(place as u16);
+            // A store that took too long may still end well.
+            let is_store = |order: &Order| matches!(order, Order::Store { .. });
+            let may_come = self.below.has_order(adapter, &name, is_store);
+            let is_coalesced = tier.has.contains_key(&name) || is_under_way || may_come;
             let owed = self.below.owed.entry((adapter, name.clone())).or_default();
-            let is_coalesced = tier.has.contains_key(&name) || is_under_way;
             let must = !is_coalesced && !tier.setup.on_second_touch;
             demotion.is_vague |= !must;
             demotion.owed += must as u32;
