@@ -24,7 +24,11 @@ impl Model {
                 let ended = |copy: &Copy| {
                     news.instances_ended.iter().any(|(ended, _)| *ended == copy.name.instance)
                 };
-                let right = self.writers_are(number, |copy| copy.is_given_up || ended(copy));
+                // What an instance leaves behind goes over several turns.
+                let has_left =
+                    |copy: &Copy| self.holds.copies.iter().any(|left| std::ptr::eq(left, copy));
+                let right = self
+                    .writers_are(number, |copy| copy.is_given_up || ended(copy) || has_left(copy));
                 check(right, "I-7: aborted for an instance that has not ended")?;
             }
             Aborted::Body => {
