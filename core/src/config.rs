@@ -213,6 +213,8 @@ pub struct Config {
     /// A load that would take longer than computing its tokens anew is not made; 0: every load is
     /// (`--prefill-tokens-per-second`).
     pub prefill_tokens_per_second: u64,
+    /// Chunks all of whose blocks have this id hold nothing (`--null-block-id`).
+    pub null_block: Option<u32>,
     /// Seed of every hasher and sampler.
     pub seed: u64,
     /// Changes at each start.
@@ -250,6 +252,7 @@ impl Default for Config {
             prefetch_policy: PrefetchPolicy::Default,
             prefetch_max: 8,
             prefill_tokens_per_second: 0,
+            null_block: Some(0),
             seed: 0,
             incarnation: 1,
             wall_nanos: 0,

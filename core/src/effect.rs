@@ -1,7 +1,9 @@
 //! What the world shall do, and the box in which it is asked.
 
+use crate::event::AttachFault;
 use crate::fact::{Fact, FactKey};
-use crate::names::{AdapterId, L2Key, Layout, Operator, Place, Reply, Seal, Ticket};
+use crate::names::{AdapterId, Attachment, L2Key, Layout, Operator, Place, Reply, Seal, Ticket};
+use crate::pages::Pages;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -18,6 +20,13 @@ pub enum Effect {
     /// order; `Slot::place` is None where the bytes are to be skipped).
     /// Ends in `Event::ReceiveEnded`.
     Receive { reply: Reply, ticket: Ticket, slots: SlotRange, layout: Layout },
+    /// Attach the memory that the registration of this request described, which lies as `pages`
+    /// says. Ends in `Event::AttachEnded`; from a good ending on there is a `Detach` to come.
+    Attach { attachment: Attachment, reply: Reply, pages: Pages },
+    /// Let go of an engine's memory as soon as no copy uses it. Has no ending.
+    Detach { attachment: Attachment },
+    /// Copy between an engine's blocks and `slots`, one per object. Ends in `Event::CopyEnded`.
+    Copy { ticket: Ticket, attachment: Attachment, copy: PageCopy },
     /// Ask an adapter which of `keys` it holds, and with how many bytes. Ends in
     /// `Event::ProbeEnded`.
     Probe { ticket: Ticket, adapter: AdapterId, keys: L2KeyRange },
@@ -42,6 +51,26 @@ pub enum Effect {
     AdapterClosed { adapter: AdapterId },
     /// The one answer of an operator's question.
     OperatorAnswer { operator: Operator, answer: OperatorAnswer },
+}
+
+/// Which blocks belong to which places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageCopy {
+    pub direction: Direction,
+    /// `Slot::chunk` is the position within the request's range.
+    pub slots: SlotRange,
+    /// `Pages::blocks_per_object` ids for every slot, in the order of the slots.
+    pub blocks: BlockRange,
+    /// Tokens from the start of the range on whose blocks must not be written; 0 for a store.
+    pub skip_tokens: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// From the engine's blocks into L1.
+    Store,
+    /// From L1 into the engine's blocks.
+    Retrieve,
 }
 
 /// What an adapter's index is told of one object.
@@ -108,12 +137,19 @@ pub enum Answer {
 /// Why a registration is not served; the text ends up in the engine's own log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// `register_kv_cache`: server-driven transfer is not served yet.
+    /// `register_kv_cache` with memory of a card, which is not served yet.
     ServerDriven,
     QueryCache,
     Rope,
     /// Engine-driven, but the server was told to serve the other family only.
     EngineDrivenOff,
+    /// Server-driven, but the server was told to serve the other family only.
+    ServerDrivenOff,
+    /// The tensors of a registration do not lie as any format that is served; the rule they break.
+    Pages(&'static str),
+    /// Layers in several block tables, or with recurrent state.
+    SeveralGroups,
+    Attach(AttachFault),
     Malformed(&'static str),
     UnknownDtype,
     SlotsNotPositive,
@@ -132,6 +168,10 @@ impl Refusal {
             Refusal::QueryCache => "query_cache",
             Refusal::Rope => "rope",
             Refusal::EngineDrivenOff => "engine_driven_off",
+            Refusal::ServerDrivenOff => "server_driven_off",
+            Refusal::Pages(_) => "pages",
+            Refusal::SeveralGroups => "several_groups",
+            Refusal::Attach(_) => "attach",
             Refusal::Malformed(_) => "malformed",
             Refusal::UnknownDtype => "unknown_dtype",
             Refusal::SlotsNotPositive => "slots_not_positive",
@@ -149,7 +189,7 @@ impl fmt::Display for Refusal {
         f.write_str("refused: ")?;
         match self {
             Refusal::ServerDriven => f.write_str(
-                "server-driven transfer is not served yet; set \
+                "memory of a card is not served yet; set \
                  lmcache.mp.mp_transfer_mode=engine_driven in kv_connector_extra_config \
                  (or LMCACHE_MP_TRANSFER_MODE=engine_driven) and start the engine again",
             ),
@@ -159,7 +199,16 @@ impl fmt::Display for Refusal {
                 "engine-driven transfer is switched off by \
                  --supported-transfer-mode lmcache_driven",
             ),
-            Refusal::Malformed(what) => write!(f, "{what}"),
+            Refusal::ServerDrivenOff => f.write_str(
+                "server-driven transfer is switched off by \
+                 --supported-transfer-mode engine_driven",
+            ),
+            Refusal::SeveralGroups => f.write_str(
+                "models whose layers use several block tables (hybrid models, recurrent state) are \
+                 not served yet",
+            ),
+            Refusal::Attach(fault) => f.write_str(fault.text()),
+            Refusal::Malformed(what) | Refusal::Pages(what) => write!(f, "{what}"),
             Refusal::UnknownDtype => f.write_str("dtype_str is not a torch element type"),
             Refusal::SlotsNotPositive => f.write_str("num_physical_slots is not positive"),
             Refusal::LayoutTooLarge => {
@@ -195,6 +244,13 @@ pub struct SlotRange {
     pub end: u32,
 }
 
+/// A part of `Outbox::blocks`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockRange {
+    pub start: u32,
+    pub end: u32,
+}
+
 /// A part of `Outbox::l2_keys`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L2KeyRange {
@@ -218,6 +274,8 @@ pub struct Outbox {
     pub keys: Vec<FactKey>,
     pub slots: Vec<Slot>,
     pub l2_keys: Vec<L2Key>,
+    /// Block ids of an engine.
+    pub blocks: Vec<u32>,
 }
 
 impl Outbox {
@@ -233,7 +291,12 @@ impl Outbox {
         &self.l2_keys[range.start as usize..range.end as usize]
     }
 
+    pub fn blocks(&self, range: BlockRange) -> &[u32] {
+        &self.blocks[range.start as usize..range.end as usize]
+    }
+
     pub fn clear(&mut self) {
+        self.blocks.clear();
         self.l2_keys.clear();
         self.effects.clear();
         self.facts.clear();

@@ -3,6 +3,7 @@
 
 pub mod adapters;
 pub mod alarms;
+pub mod attachments;
 pub mod audit;
 pub mod clients;
 pub mod copies;
@@ -25,14 +26,15 @@ pub mod turn;
 pub use alarms::Alarm;
 pub use status::Status;
 
-use crate::config::{Config, TransferModes};
-use crate::effect::{Answer, Outbox, Refusal};
-use crate::event::{Ask, BodyOutcome, Event, Registration};
+use crate::config::Config;
+use crate::effect::{Answer, Outbox};
+use crate::event::{Ask, BodyOutcome, Event};
 use crate::fact::{Abort, Fact, Gauges, InstanceEnd, RequestFault};
-use crate::names::{InstanceId, KvRank, Reply};
+use crate::names::Reply;
 use crate::time::Instant;
 use adapters::Adapters;
-use clients::{Clients, Mode, Registered};
+use attachments::Attachments;
+use clients::{Clients, Mode};
 use copies::Copies;
 use demote::Demote;
 use jobs::{Job, Jobs};
@@ -52,6 +54,7 @@ pub struct Engine {
     sessions: Sessions,
     copies: Copies,
     clients: Clients,
+    attachments: Attachments,
     layouts: Layouts,
     adapters: Adapters,
     demote: Demote,
@@ -80,6 +83,7 @@ macro_rules! turn {
 }
 
 // Behind the macro: they use it.
+mod registrations;
 mod tiers;
 mod transfers;
 
@@ -100,6 +104,7 @@ impl Engine {
             sessions: Sessions::new(&limits, seed),
             copies: Copies::new(&limits, seed),
             clients: Clients::new(&limits, seed),
+            attachments: Attachments::new(&limits, seed),
             layouts: Layouts::new(seed),
             adapters: Adapters::new(&limits, seed),
             demote: Demote::new(&limits, seed),
@@ -128,6 +133,7 @@ impl Engine {
             Event::Asked { reply, ask } => self.ask(reply, ask, out),
             Event::ConnectionEnded { connection } => {
                 self.sessions.connection_ended(connection);
+                self.end_attached(connection, out);
                 self.copies.connection_ended(&mut turn!(self, out), connection);
             }
             Event::SendEnded { ticket, outcome } => {
@@ -141,6 +147,12 @@ impl Engine {
                 if let (Some(instance), BodyOutcome::Whole) = (sender, outcome) {
                     self.clients.has_mode(instance, Mode::Inline);
                 }
+            }
+            Event::AttachEnded { attachment, outcome } => {
+                self.attach_ended(attachment, outcome, out);
+            }
+            Event::CopyEnded { ticket, whole } => {
+                self.copies.copy_ended(&mut turn!(self, out), ticket, whole);
             }
             Event::ArenaGrown { bytes } => {
                 self.l1.grow(bytes);
@@ -254,6 +266,7 @@ impl Engine {
         let mut turn = turn!(self, out);
         match ask {
             Ask::Register(registration) => self.register(reply, &registration, out),
+            Ask::RegisterPaged(registration) => self.register_paged(reply, &registration, out),
             Ask::RegisterRefused { instance, model, reason } => {
                 self.refuse(reply, instance, model, reason, out);
             }
@@ -296,64 +309,11 @@ impl Engine {
             | Ask::CommitStore { .. }
             | Ask::PrepareRetrieve { .. }
             | Ask::CommitRetrieve { .. } => self.transfer(reply, &ask, out),
+            Ask::Store { .. } | Ask::Retrieve { .. } => self.copy_blocks(reply, &ask, out),
             Ask::Clear { force } => {
                 self.clear(force, out);
                 out.answer(reply, Answer::None);
             }
-        }
-    }
-
-    fn register(&mut self, reply: Reply, registration: &Registration<'_>, out: &mut Outbox) {
-        let (instance, model) = (registration.instance, registration.model);
-        let fits = registration.layout.bytes().is_some_and(|bytes| self.l1.fits_ever(bytes));
-        let refusal = if self.config.transfer_modes == TransferModes::ServerDriven {
-            Some(Refusal::EngineDrivenOff)
-        } else if KvRank::of(registration.world_size, 0).is_none() {
-            Some(Refusal::WorldSize)
-        } else if !fits {
-            Some(Refusal::LayoutTooLarge)
-        } else {
-            None
-        };
-        if let Some(reason) = refusal {
-            return self.refuse(reply, instance, model, reason, out);
-        }
-        let mut turn = turn!(self, out);
-        match self.clients.register(&mut turn, &mut self.layouts, registration) {
-            Registered::Full => {
-                return self.refuse(reply, instance, model, Refusal::InstancesFull, out);
-            }
-            Registered::Replaced(ended) => {
-                self.copies.instance_ended(&mut turn, ended, Abort::Replaced);
-            }
-            Registered::New | Registered::Known => {}
-        }
-        out.answer(reply, Answer::Registered);
-    }
-
-    fn refuse(
-        &mut self,
-        reply: Reply,
-        instance: InstanceId,
-        model: &str,
-        reason: Refusal,
-        out: &mut Outbox,
-    ) {
-        self.refusals.keep(self.now, instance, model, reason);
-        out.tell(Fact::RegistrationRefused { instance, model: model.into(), reason });
-        out.answer(reply, Answer::Refused(reason));
-    }
-
-    fn end_instance(
-        &mut self,
-        instance: InstanceId,
-        (why, abort): (InstanceEnd, Abort),
-        out: &mut Outbox,
-    ) {
-        let mut turn = turn!(self, out);
-        let ended = self.clients.end(&mut turn, &mut self.layouts, instance, why);
-        if let Some(ended) = ended {
-            self.copies.instance_ended(&mut turn, ended, abort);
         }
     }
 

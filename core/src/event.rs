@@ -3,8 +3,9 @@
 /// What events say of an adapter.
 pub use crate::config::{AdapterSetup, PolicyKind};
 use crate::effect::Refusal;
-use crate::names::{AdapterId, ChunkHash, Connection, InstanceId, KvRank, Layout};
+use crate::names::{AdapterId, Attachment, ChunkHash, Connection, InstanceId, KvRank, Layout};
 use crate::names::{Operator, Reply, Seal, Ticket};
+use crate::pages::Pages;
 use crate::time::Duration;
 use core::ops::Range;
 
@@ -22,6 +23,11 @@ pub enum Event<'a> {
     /// The inline body of an `Effect::Receive` has ended. Chunks `0..complete` of the request's
     /// range arrived whole and of the right shape; `outcome` speaks of the body as a whole.
     ReceiveEnded { ticket: Ticket, complete: u32, outcome: BodyOutcome },
+    /// The end of an `Effect::Attach`.
+    AttachEnded { attachment: Attachment, outcome: Result<(), AttachFault> },
+    /// The end of an `Effect::Copy`: neither side is touched any more. Unless `whole`, some of the
+    /// bytes did not get where they belong.
+    CopyEnded { ticket: Ticket, whole: bool },
     /// The first `bytes` of the arena are usable now. Never shrinks.
     ArenaGrown { bytes: u64 },
     /// A lower tier joins the roster under the next free id, behind all others.
@@ -67,6 +73,36 @@ pub enum BodyOutcome {
     Malformed,
     /// The connection ended inside the body.
     Cut,
+}
+
+/// Why an engine's memory could not be attached. The text ends up in the engine's own log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AttachFault {
+    Absent,
+    Denied,
+    /// Smaller than the registration says.
+    Short,
+    /// Too many segments or descriptors are in use.
+    Full,
+    Failed,
+}
+
+impl AttachFault {
+    pub fn text(self) -> &'static str {
+        match self {
+            AttachFault::Absent => {
+                "a shared memory segment of the engine is not there (do engine and server share \
+                 one /dev/shm?)"
+            }
+            AttachFault::Denied => {
+                "a shared memory segment of the engine may not be opened (run engine and server \
+                 as the same user)"
+            }
+            AttachFault::Short => "a shared memory segment is smaller than its tensors",
+            AttachFault::Full => "too many shared memory segments are in use by this server",
+            AttachFault::Failed => "a shared memory segment of the engine could not be opened",
+        }
+    }
 }
 
 /// One object that lay in an adapter when it joined.
@@ -158,10 +194,20 @@ pub struct Registration<'a> {
     pub layout: Layout,
 }
 
+/// A server-driven registration: where the engine's pages lie within the memory that it describes.
+#[derive(Clone, Copy, Debug)]
+pub struct PagedRegistration<'a> {
+    pub instance: InstanceId,
+    pub model: &'a str,
+    pub world_size: u32,
+    pub pages: Pages,
+}
+
 /// What a client asks, decoded, checked and hashed.
 #[derive(Clone, Copy, Debug)]
 pub enum Ask<'a> {
     Register(Registration<'a>),
+    RegisterPaged(PagedRegistration<'a>),
     /// A registration that is not served: answered with `Answer::Refused`, counted and kept for
     /// status.
     RegisterRefused {
@@ -215,6 +261,19 @@ pub enum Ask<'a> {
     },
     Clear {
         force: bool,
+    },
+    /// `blocks`: the ids of every chunk of the range, one chunk behind the other.
+    Store {
+        instance: InstanceId,
+        keys: Keys<'a>,
+        blocks: &'a [u32],
+    },
+    /// The blocks of the first `skip_tokens` of the range are not written.
+    Retrieve {
+        instance: InstanceId,
+        keys: Keys<'a>,
+        blocks: &'a [u32],
+        skip_tokens: u64,
     },
 }
 

@@ -99,6 +99,8 @@ pub enum Abort {
     Load,
     /// The bytes that were loaded are not those that were stored.
     Digest,
+    /// It could not be copied from the engine's memory.
+    Copy,
 }
 
 impl Abort {
@@ -113,6 +115,7 @@ impl Abort {
             Abort::Replaced => "replaced",
             Abort::Load => "load",
             Abort::Digest => "digest",
+            Abort::Copy => "copy",
         }
     }
 }
@@ -162,10 +165,12 @@ pub enum LeaseEnd {
     ForcedClear,
     /// The reader's connection ended before it said that it was done.
     ConnectionEnded,
+    /// It could not be copied into the engine's memory.
+    CopyFailed,
 }
 
 impl LeaseEnd {
-    pub const ALL: [LeaseEnd; 8] = [
+    pub const ALL: [LeaseEnd; 9] = [
         LeaseEnd::Retrieved,
         LeaseEnd::Freed,
         LeaseEnd::SessionEnded,
@@ -174,6 +179,7 @@ impl LeaseEnd {
         LeaseEnd::Trimmed,
         LeaseEnd::ForcedClear,
         LeaseEnd::ConnectionEnded,
+        LeaseEnd::CopyFailed,
     ];
 
     pub fn label(self) -> &'static str {
@@ -186,6 +192,7 @@ impl LeaseEnd {
             LeaseEnd::Trimmed => "trimmed",
             LeaseEnd::ForcedClear => "forced_clear",
             LeaseEnd::ConnectionEnded => "connection_ended",
+            LeaseEnd::CopyFailed => "copy_failed",
         }
     }
 }

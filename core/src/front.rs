@@ -12,6 +12,7 @@
 pub mod hash;
 pub mod key;
 pub mod memo;
+pub mod paged;
 pub mod range;
 pub mod register;
 
@@ -22,17 +23,23 @@ use crate::fact::{Fact, RequestFault};
 use crate::front::key::rules::check_request;
 use crate::front::key::{KeyReader, KeyTools, Progress};
 use crate::front::memo::Memo;
+use crate::limits::REQUEST_BLOCKS_MAX;
 use crate::names::InstanceId;
 use crate::wire::answer::{fault_answer, negative_answer, unserved_answer};
+use crate::wire::fields::{List, Wire};
+use crate::wire::msgpack::Reader;
 use crate::wire::operation::{Operation, decode_operation};
-use crate::wire::request::{Fault, Request, decode_commit_head};
+use crate::wire::request::{Fault, Request, ServerDrivenTransfer, decode_commit_head};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// Decodes and checks for all connections; remembers tokens between requests.
 #[derive(Debug)]
 pub struct Front {
     config: Config,
     memo: Memo,
+    /// Block ids of the transfer that was read last.
+    blocks: Vec<u32>,
 }
 
 /// Where the data of a `commit_store` is.
@@ -64,10 +71,27 @@ struct Reading {
 enum Purpose {
     Lookup,
     Free,
-    PrepareStore { instance: InstanceId },
-    CommitStore { instance: InstanceId, inline_bytes: u64 },
-    PrepareRetrieve { instance: InstanceId },
-    CommitRetrieve { instance: InstanceId },
+    PrepareStore {
+        instance: InstanceId,
+    },
+    CommitStore {
+        instance: InstanceId,
+        inline_bytes: u64,
+    },
+    PrepareRetrieve {
+        instance: InstanceId,
+    },
+    CommitRetrieve {
+        instance: InstanceId,
+    },
+    Store {
+        instance: InstanceId,
+    },
+    /// None: negative.
+    Retrieve {
+        instance: InstanceId,
+        skip_tokens: Option<u64>,
+    },
 }
 
 /// How a step ended.
@@ -92,7 +116,7 @@ enum Found<'a> {
 
 impl Front {
     pub fn new(config: &Config) -> Front {
-        Front { config: config.clone(), memo: Memo::new(config.seed) }
+        Front { config: config.clone(), memo: Memo::new(config.seed), blocks: Vec::new() }
     }
 
     pub fn begin(&self, body: Body) -> Job {
@@ -152,7 +176,7 @@ impl Front {
         };
         match reading.reader.read(frame, &mut tools, budget) {
             Ok(Progress::More) => Step::More,
-            Ok(Progress::Done) => self.ask(operation, reading, frame, out),
+            Ok(Progress::Done) => self.ask(operation, reading, payloads, out),
             Err(error) => self.refuse(operation, error.fault(), out),
         }
     }
@@ -196,16 +220,15 @@ impl Front {
             Request::WaitPrefetchStatus { request, wait } => Ask::WaitPrefetch { request, wait },
             Request::EndSession { request } => Ask::EndSession { request, hashes: &[] },
             Request::RegisterEngineDriven(payload) => register::register(&self.config, &payload),
-            Request::RegisterKvCache(payload) => {
-                register::refused(payload.instance, payload.model, Refusal::ServerDriven)
-            }
+            Request::RegisterKvCache(payload) => paged::register(&self.config, &payload),
             Request::RegisterQCache(payload) => {
                 register::refused(payload.instance, payload.model, Refusal::QueryCache)
             }
             Request::RegisterRope(payload) => {
                 register::refused(payload.instance, "", Refusal::Rope)
             }
-            Request::UnregisterEngineDriven { instance } => Ask::Unregister { instance },
+            Request::UnregisterEngineDriven { instance }
+            | Request::UnregisterKvCache { instance } => Ask::Unregister { instance },
             Request::Ping { instance } => Ask::Ping { instance },
             Request::Clear { force } => Ask::Clear { force },
             _ => return self.answer(request),
@@ -221,7 +244,6 @@ impl Front {
             // Reports are telemetry that nobody reads yet, and the other modes have registered
             // nothing that could be unregistered: that is success.
             Request::ReportBlockAllocation { .. }
-            | Request::UnregisterKvCache { .. }
             | Request::UnregisterQCache { .. }
             | Request::UnregisterRope { .. } => Answer::None,
             unserved => {
@@ -243,16 +265,24 @@ impl Front {
     }
 
     fn ask<'a>(
-        &'a self,
+        &'a mut self,
         operation: Operation,
         reading: &Reading,
-        frame: &'a [u8],
+        payloads: &[&'a [u8]],
         out: &mut Outbox,
     ) -> Step<'a> {
-        let key = match reading.reader.key(frame) {
+        let key = match reading.reader.key(payloads[0]) {
             Ok(key) => key,
             Err(error) => return self.refuse(operation, error.fault(), out),
         };
+        if matches!(reading.purpose, Purpose::Store { .. } | Purpose::Retrieve { .. })
+            && !read_blocks(payloads, &mut self.blocks)
+        {
+            return self.refuse(operation, RequestFault::BadBlocks, out);
+        }
+        if let Purpose::Retrieve { skip_tokens: None, .. } = reading.purpose {
+            return self.refuse(operation, RequestFault::Malformed, out);
+        }
         let chunk_tokens = self.config.chunk_size;
         let (range, worker) = match reading.purpose {
             Purpose::Lookup => (range::lookup(&key, chunk_tokens), None),
@@ -284,6 +314,12 @@ impl Front {
             }
             Purpose::PrepareRetrieve { instance } => Ask::PrepareRetrieve { instance, keys },
             Purpose::CommitRetrieve { instance } => Ask::CommitRetrieve { instance, keys },
+            Purpose::Store { instance } => Ask::Store { instance, keys, blocks: &self.blocks },
+            Purpose::Retrieve { instance, skip_tokens } => {
+                let blocks = &self.blocks;
+                let skip_tokens = skip_tokens.expect("refused above");
+                Ask::Retrieve { instance, keys, blocks, skip_tokens }
+            }
         })
     }
 
@@ -303,8 +339,28 @@ fn purpose(request: &Request<'_>) -> Option<Purpose> {
         }
         Request::PrepareRetrieve { instance, .. } => Purpose::PrepareRetrieve { instance },
         Request::CommitRetrieve { instance, .. } => Purpose::CommitRetrieve { instance },
+        Request::Store(ServerDrivenTransfer { instance, .. }) => Purpose::Store { instance },
+        Request::Retrieve { transfer, skip_first_tokens } => Purpose::Retrieve {
+            instance: transfer.instance,
+            skip_tokens: u64::try_from(skip_first_tokens).ok(),
+        },
         _ => return None,
     })
+}
+
+/// Reads the block ids of a transfer: those of its one group of layers, each a place in a table.
+/// False where they are anything else.
+fn read_blocks(payloads: &[&[u8]], blocks: &mut Vec<u32>) -> bool {
+    blocks.clear();
+    let frame = payloads.get(BLOCKS_PAYLOAD).copied().unwrap_or_default();
+    let Ok(groups) = List::<List<'_, i64>>::read(&mut Reader::new(frame)) else { return false };
+    let mut groups = groups.iter();
+    let (Some(ids), None) = (groups.next(), groups.next()) else { return false };
+    if ids.len() > REQUEST_BLOCKS_MAX {
+        return false;
+    }
+    blocks.extend(ids.iter().map_while(|id| u32::try_from(id).ok()));
+    blocks.len() == ids.len()
 }
 
 /// Bytes of payloads that are decoded at once: all but a key, which is read step by step, and the
@@ -317,6 +373,7 @@ fn decoded_bytes(operation: Operation, payloads: &[&[u8]]) -> usize {
         | Operation::CommitStore
         | Operation::PrepareRetrieve
         | Operation::CommitRetrieve => payloads.get(1..2).unwrap_or(&[]),
+        Operation::Store | Operation::Retrieve => payloads.get(1..).unwrap_or(&[]),
         _ => payloads,
     };
     decoded.iter().map(|payload| payload.len()).sum()
@@ -385,5 +442,7 @@ fn tell_fault(operation: &'static str, fault: RequestFault, out: &mut Outbox) {
     out.tell(Fact::RequestFaulted { operation, fault });
 }
 
+/// Where `store` and `retrieve` have their block ids: behind key and instance.
+const BLOCKS_PAYLOAD: usize = 2;
 /// Payloads other than keys that are decoded at once.
 const DECODED_BYTES_MAX: usize = 1 << 20;

@@ -102,6 +102,12 @@ pub const QUOTAS_MAX: usize = 4096;
 pub const QUOTA_SALT_BYTES_MAX: usize = 1024;
 /// Refusals kept for `/status`, newest last.
 pub const REFUSALS_KEPT: usize = 64;
+/// Tensors of one server-driven registration.
+pub const TENSORS_MAX: usize = 1024;
+/// Block ids of one transfer: a million tokens in blocks of 4.
+pub const REQUEST_BLOCKS_MAX: usize = 262_144;
+/// Runs that the copy of one object may be cut into.
+pub const RUNS_PER_OBJECT_MAX: u64 = 262_144;
 /// Longest `wait_prefetch_status`, seconds (design §7).
 pub const WAIT_SECS_MAX: u64 = 300;
 /// How long leases outlive `end_session`, seconds (design §7).

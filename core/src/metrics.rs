@@ -358,6 +358,7 @@ fn is_read(why: LeaseEnd) -> bool {
         | LeaseEnd::SessionEnded
         | LeaseEnd::Replaced
         | LeaseEnd::Trimmed
+        | LeaseEnd::CopyFailed
         | LeaseEnd::ConnectionEnded => true,
         LeaseEnd::Expired | LeaseEnd::ForcedClear => false,
     }
@@ -368,6 +369,7 @@ fn instance_end(why: InstanceEnd) -> &'static str {
         InstanceEnd::Unregistered => "unregistered",
         InstanceEnd::Reaped => "reaped",
         InstanceEnd::Replaced => "replaced",
+        InstanceEnd::ConnectionEnded => "connection_ended",
     }
 }
 

@@ -37,6 +37,11 @@ pub struct Operator(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub SlotName);
 
+/// The memory of an engine that the server may copy from and to. Named before the shells attach
+/// it; whoever holds the name of one that is gone holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Attachment(pub SlotName);
+
 /// One object of the L1 table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub SlotName);

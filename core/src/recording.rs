@@ -43,6 +43,7 @@ pub mod events;
 pub mod frame;
 pub mod header;
 pub mod outcome;
+mod paged;
 pub mod reader;
 pub mod recorder;
 pub mod replay;

@@ -96,6 +96,7 @@ impl Engine {
         self.promote.audit(&view, &self.adapters, claims)?;
         self.copies.audit(&view, &self.clients, claims)?;
         self.clients.audit(&view, &self.layouts, claims)?;
+        self.attachments.audit(&self.clients)?;
         let units = self.l1.lease_units();
         check(claims.lease_units == units, "I-52", "lease units taken - ended != live")?;
         self.l1.audit(&view, claims)?;
@@ -110,6 +111,7 @@ impl Engine {
         self.copies.copies.is_empty()
             && self.copies.tickets.is_empty()
             && self.copies.lent_bytes == 0
+            && !self.attachments.is_attaching()
             && self.sessions.waits_len() == 0
             && self.sessions.orphans.is_empty()
             && self.jobs.is_empty()

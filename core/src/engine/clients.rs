@@ -7,6 +7,7 @@ mod audit;
 
 use crate::config::{Config, Limits, PoolKind};
 use crate::engine::alarms::{Alarm, Timer};
+use crate::engine::attachments::Memory;
 use crate::engine::layouts::Layouts;
 use crate::engine::memory::{TEXT_BYTES, map_bytes, slots_bytes};
 use crate::engine::turn::Turn;
@@ -27,6 +28,8 @@ pub enum Mode {
     Unknown,
     SharedMemory,
     Inline,
+    /// The server copies: the instance has registered its memory.
+    ServerDriven,
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +41,8 @@ pub struct Instance {
     pub world_size: u32,
     pub block_size: u32,
     pub layout: Layout,
+    /// Where its pages are, if it is the server that copies.
+    pub memory: Option<Memory>,
     pub mode: Mode,
     pub registered: Instant,
     pub last_seen: Instant,
@@ -52,7 +57,7 @@ impl Instance {
         match (pool, self.mode) {
             (PoolKind::Private, _) | (_, Mode::Inline) => (false, true),
             (PoolKind::Shared, Mode::SharedMemory) => (true, false),
-            (PoolKind::Shared, Mode::Unknown) => (true, true),
+            (PoolKind::Shared, Mode::Unknown | Mode::ServerDriven) => (true, true),
         }
     }
 }
@@ -81,6 +86,7 @@ pub enum Registered {
 pub struct Ended {
     pub registration: SlotName,
     pub mode: Mode,
+    pub memory: Option<Memory>,
 }
 
 impl Clients {
@@ -107,12 +113,16 @@ impl Clients {
         turn: &mut Turn,
         layouts: &mut Layouts,
         registration: &Registration,
+        memory: Option<Memory>,
     ) -> Registered {
         let mut outcome = Registered::New;
         if let Some(known) = self.seen(turn.now, registration.instance) {
             let same = *known.model == *registration.model
                 && known.world_size == registration.world_size
-                && known.layout == registration.layout;
+                && known.layout == registration.layout
+                // Memory that is registered again may be other memory.
+                && known.memory.is_none()
+                && memory.is_none();
             if same {
                 return Registered::Known;
             }
@@ -130,7 +140,9 @@ impl Clients {
             world_size: registration.world_size,
             block_size: registration.block_size,
             layout: registration.layout,
+            memory,
             mode: match outcome {
+                _ if memory.is_some() => Mode::ServerDriven,
                 Registered::Replaced(ended) if planted!(turn.config, 20) => ended.mode,
                 _ => Mode::Unknown,
             },
@@ -171,7 +183,7 @@ impl Clients {
         }
         layouts.release(&entry.model, entry.world_size, entry.layout);
         turn.out.tell(Fact::InstanceEnded { instance, why });
-        Some(Ended { registration: name, mode: entry.mode })
+        Some(Ended { registration: name, mode: entry.mode, memory: entry.memory })
     }
 
     /// The answer to a ping. An instance that is not registered is told so once, so that it
@@ -218,7 +230,7 @@ impl Clients {
     /// An instance has shown how it moves its bytes.
     pub fn has_mode(&mut self, instance: InstanceId, mode: Mode) {
         let entry = self.index.get(&instance).and_then(|name| self.instances.find_mut(*name));
-        if let Some(entry) = entry {
+        if let Some(entry) = entry.filter(|entry| entry.memory.is_none()) {
             entry.mode = mode;
         }
     }

@@ -14,10 +14,12 @@
 mod audit;
 mod commits;
 mod endings;
+mod paged;
 mod retrieve;
 mod store;
 
 pub use commits::Committer;
+pub use paged::Blocks;
 
 use crate::config::{Config, Limits};
 use crate::effect::{Slot, SlotRange};
@@ -73,6 +75,8 @@ pub enum Owner {
     ClientCopy(SlotName),
     Send(SlotName),
     Receive(SlotName),
+    /// Bytes on their way between an engine's blocks and L1.
+    Paged(SlotName),
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +125,10 @@ struct Owned {
 impl Owner {
     fn sending(&self) -> Option<SlotName> {
         if let Owner::Send(name) = self { Some(*name) } else { None }
+    }
+
+    fn copying(&self) -> Option<SlotName> {
+        if let Owner::Paged(name) = self { Some(*name) } else { None }
     }
 
     fn receiving(&self) -> Option<SlotName> {

@@ -4,6 +4,7 @@ use crate::config::{AdapterSetup, Config, Limits};
 use crate::engine::adapters::Adapters;
 use crate::engine::adapters::shelf::Shelf;
 use crate::engine::alarms::Alarms;
+use crate::engine::attachments::Attachments;
 use crate::engine::clients::Clients;
 use crate::engine::copies::Copies;
 use crate::engine::demote::Demote;
@@ -24,7 +25,7 @@ pub type TableBytes = (&'static str, u64);
 
 /// All tables of an engine with this configuration. Text that clients name (models, salts, request
 /// ids) is counted at its bound.
-pub fn table_bytes(config: &Config) -> [TableBytes; 17] {
+pub fn table_bytes(config: &Config) -> [TableBytes; 18] {
     let limits = &config.limits;
     let timers = timers(limits);
     [
@@ -42,6 +43,7 @@ pub fn table_bytes(config: &Config) -> [TableBytes; 17] {
         ("orders to lower tiers", Adapters::table_bytes(limits)),
         ("client copies", Copies::table_bytes(config)),
         ("instances", Clients::table_bytes(limits)),
+        ("attached memory", Attachments::table_bytes(limits)),
         ("layouts", Layouts::table_bytes(limits)),
         ("quotas", Quota::table_bytes()),
         ("refusals", Refusals::table_bytes()),

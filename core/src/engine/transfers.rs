@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::clients::Mode;
-use super::copies::{Asker, Committer, Kind};
+use super::copies::{Asker, Blocks, Committer, Kind};
 use super::scopes::ScopeKey;
 use super::turn::Turn;
 use crate::effect::{Answer, Outbox};
@@ -56,6 +56,45 @@ impl Engine {
                 self.copies.receive(&mut turn, &asker, keys);
             }
             _ => unreachable!("the desk sends transfers only"),
+        }
+    }
+
+    /// `store` and `retrieve` of a server-driven client.
+    pub(super) fn copy_blocks(&mut self, reply: Reply, ask: &Ask<'_>, out: &mut Outbox) {
+        let (instance, keys, ids, operation, skip_tokens) = match *ask {
+            Ask::Store { instance, keys, blocks } => (instance, keys, blocks, "store", 0),
+            Ask::Retrieve { instance, keys, blocks, skip_tokens } => {
+                (instance, keys, blocks, "retrieve", skip_tokens)
+            }
+            _ => unreachable!("the desk sends copies only"),
+        };
+        let found = self.find_asker(reply, instance, &keys, out);
+        let found = found.and_then(|asker| {
+            let memory = self.clients.find(instance).and_then(|known| known.memory);
+            let memory = memory.ok_or(RequestFault::NoMemory)?;
+            let each = memory.pages.blocks_per_chunk() as usize;
+            let wanted = keys.chunks().len() * each;
+            let ids = ids.get(..wanted).filter(|_| ids.len().is_multiple_of(each));
+            let ids = ids.ok_or(RequestFault::BadBlocks)?;
+            if ids.iter().any(|id| *id >= memory.pages.blocks) {
+                return Err(RequestFault::BadBlocks);
+            }
+            Ok((asker, Blocks { memory, ids, skip_tokens }))
+        });
+        let (asker, blocks) = match found {
+            Ok(found) => found,
+            Err(fault) => {
+                out.tell(Fact::RequestFaulted { operation, fault });
+                return out.answer(reply, Answer::EventFlag(false));
+            }
+        };
+        let mut turn = turn!(self, out);
+        match ask {
+            Ask::Store { .. } => self.copies.store_blocks(&mut turn, &asker, &keys, &blocks),
+            _ => {
+                let sessions = &mut self.sessions;
+                self.copies.retrieve_blocks(&mut turn, sessions, &asker, &keys, &blocks);
+            }
         }
     }
 

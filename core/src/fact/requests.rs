@@ -42,6 +42,8 @@ pub enum InstanceEnd {
     Unregistered,
     Reaped,
     Replaced,
+    /// The connection over which it had registered its memory has ended.
+    ConnectionEnded,
 }
 
 /// A request that was answered with the negative value of its type, by reason.
@@ -59,6 +61,10 @@ pub enum RequestFault {
     TableFull,
     /// A release that names nothing this request holds (F01).
     NoSuchHold,
+    /// Block ids that do not match the range or the registered memory.
+    BadBlocks,
+    /// A server-driven transfer of an instance that has registered no memory.
+    NoMemory,
 }
 
 impl RequestFault {
@@ -75,6 +81,8 @@ impl RequestFault {
             RequestFault::NoWorker => "no_worker",
             RequestFault::TableFull => "table_full",
             RequestFault::NoSuchHold => "no_such_hold",
+            RequestFault::BadBlocks => "bad_blocks",
+            RequestFault::NoMemory => "no_memory",
         }
     }
 }

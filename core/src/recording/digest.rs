@@ -11,6 +11,7 @@ mod tiers;
 use super::outcome::Part;
 use super::secret::Naming;
 use crate::effect::{Answer, Effect, OperatorAnswer, Refusal, SlotRange};
+use crate::event::AttachFault;
 use crate::fact::{Fact, FactKey, Gauges, KeyRange};
 use crate::limits::MODEL_BYTES_MAX;
 use crate::names::{ChunkHash, Layout, Operator, Reply, Ticket};
@@ -101,6 +102,22 @@ impl<N: Naming> Folder<'_, N> {
             Effect::Receive { reply, ticket, slots, ref layout } => {
                 digest.reply(reply);
                 self.lent(ticket, slots, layout, part);
+            }
+            Effect::Attach { attachment, reply, ref pages } => {
+                digest.name(attachment.0);
+                digest.reply(reply);
+                super::paged::numbers_of(pages).into_iter().for_each(|number| digest.word(number));
+            }
+            Effect::Detach { attachment } => digest.name(attachment.0),
+            Effect::Copy { ticket, attachment, copy } => {
+                digest.name(ticket.0);
+                digest.name(attachment.0);
+                digest.word(copy.direction as u64);
+                digest.word(copy.skip_tokens);
+                let blocks = &part.blocks[copy.blocks.start as usize..copy.blocks.end as usize];
+                digest.word(blocks.len() as u64);
+                blocks.iter().for_each(|id| digest.word((*id).into()));
+                self.slots(copy.slots, part);
             }
             Effect::OperatorAnswer { operator: Operator(operator), answer } => {
                 digest.word(operator);
@@ -367,6 +384,10 @@ pub(super) fn number_of(refusal: Refusal) -> u8 {
         Refusal::Model => 10,
         Refusal::InstancesFull => 11,
         Refusal::ScopesFull => 12,
+        Refusal::ServerDrivenOff => 13,
+        Refusal::Pages(_) => 14,
+        Refusal::SeveralGroups => 15,
+        Refusal::Attach(fault) => 16 + fault as u8,
     }
 }
 
@@ -384,6 +405,14 @@ pub(super) fn refusal_of(number: u8) -> Option<Refusal> {
         10 => Refusal::Model,
         11 => Refusal::InstancesFull,
         12 => Refusal::ScopesFull,
+        13 => Refusal::ServerDrivenOff,
+        14 => Refusal::Pages("not served, as the recording says"),
+        15 => Refusal::SeveralGroups,
+        16 => Refusal::Attach(AttachFault::Absent),
+        17 => Refusal::Attach(AttachFault::Denied),
+        18 => Refusal::Attach(AttachFault::Short),
+        19 => Refusal::Attach(AttachFault::Full),
+        20 => Refusal::Attach(AttachFault::Failed),
         _ => return None,
     })
 }
@@ -439,9 +468,10 @@ mod tests {
         assert_eq!((Removal::Watermark as u8, Removal::ForcedClear as u8), (0, 4));
         assert_eq!((Removal::Temporary as u8, Removal::Demoted as u8), (5, 6));
         assert_eq!((Abort::WriteTtl as u8, Abort::Replaced as u8), (0, 6));
-        assert_eq!((Abort::Load as u8, Abort::Digest as u8), (7, 8));
+        assert_eq!((Abort::Load as u8, Abort::Digest as u8, Abort::Copy as u8), (7, 8, 9));
         assert_eq!((NoRoom::Held as u8, NoRoom::Trimmed as u8), (0, 6));
         assert_eq!((LeaseEnd::Retrieved as u8, LeaseEnd::ConnectionEnded as u8), (0, 7));
+        assert_eq!(LeaseEnd::CopyFailed as u8, 8);
         assert_eq!((LookupStop::Complete as u8, LookupStop::NoRoom as u8), (0, 5));
         let of_tiers = [LookupStop::TierError, LookupStop::TimedOut];
         assert_eq!(of_tiers.map(|stop| stop as u8), [6, 7]);
@@ -449,6 +479,8 @@ mod tests {
         assert_eq!((EarlyExit::NoGpuContext as u8, EarlyExit::EmptyChunkHashes as u8), (0, 1));
         assert_eq!((ReadFailure::NotFound as u8, ReadFailure::Layout as u8), (0, 2));
         assert_eq!((InstanceEnd::Unregistered as u8, InstanceEnd::Replaced as u8), (0, 2));
+        assert_eq!(InstanceEnd::ConnectionEnded as u8, 3);
+        assert_eq!((RequestFault::BadBlocks as u8, RequestFault::NoMemory as u8), (11, 12));
         assert_eq!((RequestFault::OneFrame as u8, RequestFault::NoSuchHold as u8), (0, 10));
         assert_eq!((AdapterState::Scanning as u8, AdapterState::Gone as u8), (0, 4));
         assert_eq!((L2StoreEnd::Stored as u8, L2StoreEnd::TimedOut as u8), (0, 4));
@@ -461,10 +493,10 @@ mod tests {
 
     #[test]
     fn refusals_have_numbers_of_their_own() {
-        for number in 1..=12 {
+        for number in 1..=20 {
             let refusal = refusal_of(number).expect("this number is given");
             assert_eq!(number_of(refusal), number);
         }
-        assert_eq!((refusal_of(0), refusal_of(13)), (None, None));
+        assert_eq!((refusal_of(0), refusal_of(21)), (None, None));
     }
 }

@@ -1,7 +1,7 @@
 //! The fields of each event. Its one invariant: `read` gives back what `write` was given, with
 //! numbers in place of request ids, salts and chunk hashes.
 //!
-//! Those of lower tiers are in `tiers`.
+//! Those of lower tiers are in `tiers`, those of server-driven transfer in `paged`.
 //!
 //! ```text
 //! name      v index | v generation                    (connections, requests, tickets)
@@ -16,6 +16,7 @@ use super::chunks::{Known, Told};
 use super::digest::{number_of, refusal_of};
 use super::header::nanos;
 use super::models::Models;
+use super::paged::{self, ATTACH_ENDED, COPY_ENDED, REGISTER_PAGED, RETRIEVE};
 use super::secret::Naming;
 use super::tiers::{FoundObject, adapter};
 use crate::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration, SendOutcome};
@@ -56,7 +57,12 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
             Ask::PrepareRetrieve { .. } => 20,
             Ask::CommitRetrieve { .. } => 21,
             Ask::Clear { .. } => 22,
+            Ask::RegisterPaged(_) => paged::REGISTER_PAGED,
+            Ask::Store { .. } => paged::STORE,
+            Ask::Retrieve { .. } => paged::RETRIEVE,
         },
+        Event::AttachEnded { .. } => paged::ATTACH_ENDED,
+        Event::CopyEnded { .. } => paged::COPY_ENDED,
         Event::AdapterAdded { .. } => 25,
         Event::AdapterScanned { .. } => SCANNED,
         Event::AdapterScanEnded { .. } => 27,
@@ -70,7 +76,7 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
 }
 
 /// By number. 23 and 24 are no events: the end of the server, and tokens.
-pub const KINDS: [&str; 36] = [
+pub const KINDS: [&str; 41] = [
     "",
     "tick",
     "connection ended",
@@ -107,6 +113,11 @@ pub const KINDS: [&str; 36] = [
     "scrub ended",
     "operator: adapter remove",
     "operator: delete",
+    "register memory",
+    "store",
+    "retrieve",
+    "attach ended",
+    "copy ended",
 ];
 /// `Engine::finish`.
 pub(super) const FINISH: u8 = 23;
@@ -149,6 +160,8 @@ impl<N: Naming> Writing<'_, N> {
                     BodyOutcome::Cut => 3,
                 });
             }
+            Event::AttachEnded { attachment, outcome } => self.attach_ended(*attachment, *outcome),
+            Event::CopyEnded { ticket, whole } => self.copy_ended(*ticket, *whole),
             Event::ArenaGrown { bytes } => self.bytes.number(*bytes),
             Event::OperatorAsked { operator, ask } => {
                 self.bytes.fixed_u64(operator.0);
@@ -222,6 +235,13 @@ impl<N: Naming> Writing<'_, N> {
                 self.keys(keys);
             }
             Ask::Clear { force } => self.bytes.byte((*force).into()),
+            Ask::RegisterPaged(registration) => self.paged_registration(registration),
+            Ask::Store { instance, keys, blocks } => {
+                self.paged_transfer(*instance, keys, blocks, 0);
+            }
+            Ask::Retrieve { instance, keys, blocks, skip_tokens } => {
+                self.paged_transfer(*instance, keys, blocks, *skip_tokens);
+            }
         }
     }
 
@@ -236,7 +256,7 @@ impl<N: Naming> Writing<'_, N> {
         self.bytes.text(dtype.name());
     }
 
-    fn keys(&mut self, keys: &Keys<'_>) {
+    pub(super) fn keys(&mut self, keys: &Keys<'_>) {
         self.models.write(keys.model, self.bytes);
         self.bytes.fixed_u64(self.naming.salt(keys.salt));
         self.request(keys.request);
@@ -265,6 +285,7 @@ pub(super) struct Scratch {
     pub(super) salt: String,
     request: String,
     hashes: Vec<ChunkHash>,
+    pub(super) blocks: Vec<u32>,
     pub(super) probed: Vec<Option<u64>>,
     pub(super) found: Vec<FoundObject>,
     /// Names of what was found, one behind the other.
@@ -280,7 +301,7 @@ pub(super) struct Reading {
 }
 
 /// `Keys` without what it borrows.
-struct KeyNumbers {
+pub(super) struct KeyNumbers {
     world_size: u32,
     worker: Option<u32>,
     readers: u16,
@@ -289,7 +310,7 @@ struct KeyNumbers {
 }
 
 impl KeyNumbers {
-    fn keys<'s>(&self, scratch: &'s Scratch) -> Keys<'s> {
+    pub(super) fn keys<'s>(&self, scratch: &'s Scratch) -> Keys<'s> {
         Keys {
             model: &scratch.model,
             salt: &scratch.salt,
@@ -339,6 +360,12 @@ impl Reading {
                 let reply = Reply { connection, request: name(input)? };
                 Event::Asked { reply, ask: self.ask(kind, input)? }
             }
+            REGISTER_PAGED..=RETRIEVE => {
+                let connection = Connection(name(input)?);
+                let reply = Reply { connection, request: name(input)? };
+                Event::Asked { reply, ask: self.paged_ask(kind, input)? }
+            }
+            ATTACH_ENDED | COPY_ENDED => self.paged_event(kind, input)?,
             34 => {
                 let operator = Operator(input.fixed_u64("an operator")?);
                 let ask = OperatorAsk::AdapterRemove { adapter: adapter(input)? };
@@ -429,6 +456,11 @@ impl Reading {
     }
 
     fn keys(&mut self, input: &mut Input<'_>) -> Result<Keys<'_>, Malformed> {
+        let numbers = self.read_keys(input)?;
+        Ok(numbers.keys(&self.scratch))
+    }
+
+    pub(super) fn read_keys(&mut self, input: &mut Input<'_>) -> Result<KeyNumbers, Malformed> {
         self.models.read(input, &mut self.scratch.model)?;
         self.salt(input)?;
         self.request(input)?;
@@ -445,8 +477,7 @@ impl Reading {
         if self.scratch.hashes.len() != end_chunk as usize || first_chunk > end_chunk {
             return Err(start.fault(Fault::Value { what: "a range of chunks" }));
         }
-        let numbers = KeyNumbers { world_size, worker, readers, first_chunk, end_chunk };
-        Ok(numbers.keys(&self.scratch))
+        Ok(KeyNumbers { world_size, worker, readers, first_chunk, end_chunk })
     }
 
     fn request(&mut self, input: &mut Input<'_>) -> Result<&str, Malformed> {
@@ -474,7 +505,7 @@ pub(super) fn name(input: &mut Input<'_>) -> Result<SlotName, Malformed> {
     Ok(SlotName { index: input.number_u32("a name")?, generation: input.number_u32("a name")? })
 }
 
-fn instance(input: &mut Input<'_>) -> Result<InstanceId, Malformed> {
+pub(super) fn instance(input: &mut Input<'_>) -> Result<InstanceId, Malformed> {
     Ok(InstanceId(input.fixed_u64("an instance")? as i64))
 }
 

@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The format that is written. Earlier ones are read.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 #[derive(Clone, Debug)]
 pub struct Header {
@@ -99,7 +99,8 @@ impl Header {
 }
 
 /// Every setting by number. Numbers are never given to another one. Those from 26 on came with
-/// version 2: an engine that was recorded before had no lower tiers, and no use for them.
+/// version 2: an engine that was recorded before had no lower tiers, and no use for them. 34 came
+/// with version 3, and server-driven transfer.
 fn settings(config: &Config) -> Vec<(u64, u64)> {
     let Config {
         // Taken apart, so that a new setting is not forgotten.
@@ -122,6 +123,7 @@ fn settings(config: &Config) -> Vec<(u64, u64)> {
         prefetch_policy,
         prefetch_max,
         prefill_tokens_per_second,
+        null_block,
         seed,
         incarnation,
         wall_nanos: _,
@@ -152,6 +154,7 @@ fn settings(config: &Config) -> Vec<(u64, u64)> {
         (27, number_in(&PREFETCH_POLICIES, *prefetch_policy)),
         (28, *prefetch_max as u64),
         (29, *prefill_tokens_per_second),
+        (34, null_block.map_or(0, |id| u64::from(id) + 1)),
     ];
     settings.into_iter().chain(settings_of_limits(limits)).collect()
 }
@@ -222,6 +225,10 @@ fn set(config: &mut Config, number: u64, value: u64) -> Option<()> {
         27 => config.prefetch_policy = *PREFETCH_POLICIES.get(count?)?,
         28 => config.prefetch_max = count?,
         29 => config.prefill_tokens_per_second = value,
+        34 => {
+            let id = value.checked_sub(1).map(u32::try_from).transpose();
+            config.null_block = id.ok()?;
+        }
         30 => limits.flights = count?,
         31 => limits.demotions = count?,
         32 => limits.demoting_ppm = value,
@@ -306,8 +313,8 @@ mod tests {
             assert!(Header::read(&changed).is_err(), "byte {at}");
         }
         let mut newer = bytes;
-        newer[8] = 3;
+        newer[8] = 4;
         let fault = Header::read(&newer).expect_err("from the future");
-        assert_eq!(fault, Malformed { offset: 8, fault: Fault::Version { found: 3 } });
+        assert_eq!(fault, Malformed { offset: 8, fault: Fault::Version { found: 4 } });
     }
 }

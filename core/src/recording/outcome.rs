@@ -20,6 +20,7 @@ pub struct Part<'a> {
     pub keys: &'a [FactKey],
     pub slots: &'a [Slot],
     pub l2_keys: &'a [L2Key],
+    pub blocks: &'a [u32],
 }
 
 impl<'a> Part<'a> {
@@ -30,6 +31,7 @@ impl<'a> Part<'a> {
             facts: &out.facts[facts..],
             keys: &out.keys,
             slots: &out.slots,
+            blocks: &out.blocks,
             l2_keys: &out.l2_keys,
         }
     }
@@ -176,7 +178,7 @@ impl fmt::Display for Outcome {
 }
 
 /// By number: what a recording calls an effect. Places are never given to another kind.
-const EFFECTS: [&str; 35] = [
+const EFFECTS: [&str; 38] = [
     "",
     "answer none",
     "answer bool",
@@ -212,6 +214,9 @@ const EFFECTS: [&str; 35] = [
     "note used",
     "note removed",
     "adapter closed",
+    "attach",
+    "detach",
+    "copy",
 ];
 
 pub(super) fn kind_of_effect(effect: &Effect) -> u8 {
@@ -254,6 +259,9 @@ pub(super) fn kind_of_effect(effect: &Effect) -> u8 {
             Note::Removed => 33,
         },
         Effect::AdapterClosed { .. } => 34,
+        Effect::Attach { .. } => 35,
+        Effect::Detach { .. } => 36,
+        Effect::Copy { .. } => 37,
     }
 }
 
@@ -287,7 +295,8 @@ fn value_of(effect: &Effect) -> u64 {
         Effect::DeleteObject { adapter, .. }
         | Effect::Note { adapter, .. }
         | Effect::AdapterClosed { adapter } => adapter.0.into(),
-        Effect::Cancel { .. } => 0,
+        Effect::Copy { copy, .. } => u64::from(copy.slots.end - copy.slots.start),
+        Effect::Cancel { .. } | Effect::Attach { .. } | Effect::Detach { .. } => 0,
     }
 }
 

@@ -186,9 +186,12 @@ pub fn hashes_of<'a>(event: &Event<'a>) -> &'a [ChunkHash] {
         | Ask::PrepareStore { keys, .. }
         | Ask::CommitStore { keys, .. }
         | Ask::PrepareRetrieve { keys, .. }
-        | Ask::CommitRetrieve { keys, .. } => keys.hashes,
+        | Ask::CommitRetrieve { keys, .. }
+        | Ask::Store { keys, .. }
+        | Ask::Retrieve { keys, .. } => keys.hashes,
         Ask::EndSession { hashes, .. } => hashes,
         Ask::Register(_)
+        | Ask::RegisterPaged(_)
         | Ask::RegisterRefused { .. }
         | Ask::Unregister { .. }
         | Ask::Ping { .. }

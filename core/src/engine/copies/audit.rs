@@ -62,6 +62,10 @@ impl Copies {
                     .copies
                     .find(copy)
                     .is_some_and(|copy| copy.stream == ticket && copy.key.kind == Kind::Store),
+                Owner::Paged(copy) => self
+                    .copies
+                    .find(copy)
+                    .is_some_and(|copy| copy.stream == ticket && copy.lent.is_none()),
             };
             check(owned, "I-6", "a ticket without its copy")?;
         }
@@ -121,8 +125,9 @@ impl Copies {
         }
         let is_held = copy.lent.is_some() || copy.stream.is_some();
         check(is_held, "I-2", "a pin without a ticket: nothing will end it")?;
-        let is_body = copy.key.kind == Kind::Store && copy.stream.is_some();
-        check(copy.reply.is_some() == is_body, "I-10", "a body and its answer do not go together")?;
+        let owner = copy.stream.and_then(|ticket| self.tickets.find(ticket.0));
+        let answers = matches!(owner, Some(Owner::Receive(_) | Owner::Paged(_)));
+        check(copy.reply.is_some() == answers, "I-10", "a copy and its answer do not go together")?;
         let is_taken_back = copy.condemned.is_none() || copy.taken_back >= copy.objects.len();
         let takes_on = view.jobs.copy(name, of_copy::CONDEMN);
         check(is_taken_back || takes_on, "I-7", "a reservation is half condemned without a job")?;

@@ -43,7 +43,10 @@ impl Copies {
         }
         let objects = match sessions.consume(turn, keys, asker.scope, asker.row) {
             Ok(objects) => objects,
-            Err(why) => return miss(turn, asker, keys, why),
+            Err(why) => {
+                tell_miss(turn, asker, keys, why);
+                return turn.out.answer(asker.reply, Answer::RetrieveMiss);
+            }
         };
         let mut copy = new_copy(turn, asker, key);
         copy.chunks = (0..objects.len() as u32).collect();
@@ -142,7 +145,7 @@ impl Copies {
     }
 
     /// Tells of the end of a read, and names its keys.
-    fn tell_read(&self, turn: &mut Turn, name: SlotName, why: LeaseEnd) -> KeyRange {
+    pub(super) fn tell_read(&self, turn: &mut Turn, name: SlotName, why: LeaseEnd) -> KeyRange {
         let copy = self.copies.find(name).expect("told while it exists");
         let mark = turn.out.mark();
         turn.work.spend_own(copy.objects.len());
@@ -168,8 +171,8 @@ fn renamed(turn: &Turn, mut key: PendingKey) -> PendingKey {
     key
 }
 
-/// The answer to a range that cannot be read, and why.
-fn miss(turn: &mut Turn, asker: &Asker, keys: &Keys, why: ReadFailure) {
+/// Tells of a range that cannot be read, and why.
+pub(super) fn tell_miss(turn: &mut Turn, asker: &Asker, keys: &Keys, why: ReadFailure) {
     let mark = turn.out.mark();
     let (scope, bytes) = (asker.scope, asker.bytes);
     let tenant = turn.l1.scopes.tenant_of(scope);
@@ -179,7 +182,6 @@ fn miss(turn: &mut Turn, asker: &Asker, keys: &Keys, why: ReadFailure) {
     }
     let keys = turn.out.keys_since(mark);
     turn.out.tell(Fact::ReadFailed { keys, why });
-    turn.out.answer(asker.reply, Answer::RetrieveMiss);
 }
 
 /// What the pickle of one chunk takes beside its bytes, and more.

@@ -30,7 +30,7 @@ impl Copies {
             turn.out.answer(asker.reply, Answer::NoContext);
             return;
         }
-        let (copy, refused) = self.reserve(turn, asker, keys, true);
+        let (copy, refused) = self.reserve(turn, asker, keys, true, |_| true);
         if copy.objects.is_empty() {
             let answer = match refused {
                 Some(_) => Answer::NoContext,
@@ -96,7 +96,7 @@ impl Copies {
                 return;
             }
             None => {
-                let (copy, _) = self.reserve(turn, asker, keys, false);
+                let (copy, _) = self.reserve(turn, asker, keys, false, |_| true);
                 self.admit_store(turn, copy)
             }
         };
@@ -149,14 +149,15 @@ impl Copies {
         Some(instance)
     }
 
-    /// A new reservation for the absent chunks of a range: the longest prefix that fits, into L1
-    /// and, where the slots will be lent, into the share that writers may hold.
-    fn reserve(
+    /// A new reservation for the absent and wanted chunks of a range: the longest prefix that fits,
+    /// into L1 and, where the slots will be lent, into the share that writers may hold.
+    pub(super) fn reserve(
         &mut self,
         turn: &mut Turn,
         asker: &Asker,
         keys: &Keys,
         will_lend: bool,
+        is_wanted: impl Fn(u32) -> bool,
     ) -> (Copy, Option<NoRoom>) {
         let slot_bytes = if will_lend { turn.l1.slot_bytes(asker.bytes) } else { 0 };
         let lent_max = turn.config.lent_bytes_max();
@@ -165,7 +166,7 @@ impl Copies {
         let mut dropped = 0..0;
         let mut search = Search::default();
         turn.work.spend_own(keys.chunks().len());
-        for chunk in keys.chunks() {
+        for chunk in keys.chunks().filter(|chunk| is_wanted(*chunk)) {
             let key = Key { hash: keys.hashes[chunk as usize], scope: asker.scope };
             let lent = self.lent_bytes + copy.lent_bytes;
             // A chunk that is larger than the share may be written while nobody else writes.
