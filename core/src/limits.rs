@@ -104,10 +104,13 @@ pub const QUOTA_SALT_BYTES_MAX: usize = 1024;
 pub const REFUSALS_KEPT: usize = 64;
 /// Tensors of one server-driven registration.
 pub const TENSORS_MAX: usize = 1024;
+/// Server-driven copies in flight, and the block ids that they name together.
+pub const PAGE_COPIES_MAX: usize = 4096;
+pub const BLOCKS_IN_FLIGHT_MAX: usize = 1 << 20;
 /// Block ids of one transfer: a million tokens in blocks of 4.
 pub const REQUEST_BLOCKS_MAX: usize = 262_144;
 /// Runs that the copy of one object may be cut into.
-pub const RUNS_PER_OBJECT_MAX: u64 = 262_144;
+pub const RUNS_PER_OBJECT_MAX: u64 = 65_536;
 /// Longest `wait_prefetch_status`, seconds (design §7).
 pub const WAIT_SECS_MAX: u64 = 300;
 /// How long leases outlive `end_session`, seconds (design §7).
@@ -175,6 +178,7 @@ pub const FACT_LANE_BATCHES: usize = 1024;
 
 const _: () = assert!(SUPERBLOCK_BYTES_MIN.is_power_of_two(), "superblocks are powers of two");
 const _: () = assert!(SUPERBLOCK_BYTES_MAX.is_power_of_two(), "superblocks are powers of two");
+const _: () = assert!(REQUEST_BLOCKS_MAX <= BLOCKS_IN_FLIGHT_MAX, "one transfer can be made");
 const _: () = assert!(REQUEST_CHUNKS_MAX <= WORK_UNITS, "one row of a request fits one turn");
 const _: () = assert!(INPUT_BYTES_PER_TURN <= SMALL_FRAME_BYTES_MAX, "a turn reads a part");
 const _: () = assert!(REQUEST_CHUNKS_MAX <= LEASE_CELLS_MAX, "one request can be leased whole");

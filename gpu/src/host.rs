@@ -1,6 +1,8 @@
 //! Host memory as a copy target. A region is a base and a length; every access is checked against
 //! the length before a pointer is made.
 
+pub mod pages;
+
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::slice;

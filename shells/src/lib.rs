@@ -9,6 +9,7 @@ pub mod ending;
 pub mod entropy;
 pub mod log;
 pub mod object_key;
+pub mod paged;
 pub mod reactor;
 pub mod record;
 pub mod replay;

@@ -47,6 +47,7 @@ pub use watchdog::Watchdog;
 use crate::arena::Arena;
 use crate::clock::Clock;
 use crate::entropy;
+use crate::paged::Pager;
 use crate::telemetry::{FactBatch, FactSender, Sockets};
 use crate::tiers::{Terms as TierTerms, Tiers};
 use connection::{Connection, Served};
@@ -100,6 +101,7 @@ pub struct Reactor<E> {
     /// What is being carried out: effects, their slots and keys.
     orders: Outbox,
     tiers: Tiers,
+    pager: Pager,
     facts: Option<FactSender>,
     /// Facts lost since the last batch that the lane took.
     facts_lost: u64,
@@ -123,8 +125,10 @@ impl<E: Desk> Reactor<E> {
         let last_turn = LastTurn::default();
         let turns = Turns::new(last_turn.clone());
         let Parts { engine, front, arena, clock, facts } = parts;
+        let (window, wake) = (arena.window()?, waker.clone());
+        let pager = Pager::new(window.clone(), 1, Arc::new(move || drop(wake.wake())));
         let tiers = Tiers::new(TierTerms {
-            window: arena.window()?,
+            window,
             wake: Arc::new(move || drop(waker.wake())),
             server: entropy::uuid(),
         });
@@ -147,6 +151,7 @@ impl<E: Desk> Reactor<E> {
             shared: Shared::new(door, front, arena),
             orders: Outbox::default(),
             tiers,
+            pager,
             facts,
             facts_lost: 0,
             retell_after: Instant::ZERO,
@@ -232,6 +237,8 @@ impl<E: Desk> Reactor<E> {
         self.take_notes();
         self.wind_up();
         self.carry_out();
+        // Whatever is to be attached has been.
+        self.shared.sources.clear();
         self.write();
         self.sweep();
         self.submit_to_tiers();

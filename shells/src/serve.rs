@@ -55,6 +55,7 @@ pub fn serve(ground: Ground) -> Result<Ended, StartFault> {
     let parts =
         Parts { engine, front: Front::new(&settings.engine), arena, clock, facts: Some(sender) };
     let mut reactor = Reactor::new(parts).map_err(StartFault::world)?;
+    reactor.set_copy_lanes(settings.copy_lanes);
     if let Some(recording) = recording {
         reactor.record(recording);
     }

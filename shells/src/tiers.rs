@@ -242,6 +242,9 @@ impl Tiers {
             Effect::Answer { .. }
             | Effect::Send { .. }
             | Effect::Receive { .. }
+            | Effect::Attach { .. }
+            | Effect::Detach { .. }
+            | Effect::Copy { .. }
             | Effect::OperatorAnswer { .. } => {}
         }
     }

@@ -104,6 +104,8 @@ pub(crate) struct Copy {
     short: bool,
     /// What its slots take, for stores whose slots were lent.
     lent_bytes: u64,
+    /// Block ids that its `Effect::Copy` names.
+    blocks: u32,
     started: Instant,
     timer: Option<Timer>,
     pub lent: Option<Ticket>,
@@ -167,6 +169,9 @@ pub struct Copies {
     pub(crate) reads: usize,
     /// Bytes of L1 that writers hold, staged or condemned.
     pub lent_bytes: u64,
+    /// Server-driven copies in flight, and the block ids that they name.
+    paged: usize,
+    blocks: usize,
     pub stale_endings: u64,
     /// What the event at hand has made readable, the last chunk of each store first. The desk takes
     /// it on to lower tiers.
@@ -188,6 +193,8 @@ impl Copies {
             ended: 0,
             reads: 0,
             lent_bytes: 0,
+            paged: 0,
+            blocks: 0,
             stale_endings: 0,
             published: Vec::new(),
             hash: SeededHash::new(seed ^ 11),
@@ -372,6 +379,7 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
         is_ending: false,
         short: false,
         lent_bytes: 0,
+        blocks: 0,
         started: turn.now,
         timer: None,
         lent: None,

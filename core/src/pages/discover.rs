@@ -22,17 +22,14 @@ pub(super) fn discover<'a>(
         count = count.checked_add(1).ok_or(PagesFault::TooLarge)?;
         offset_max = offset_max.max(tensor.storage_offset);
     }
-    let end = axes.span.checked_add(offset_max).and_then(|end| end.checked_mul(bytes(first.dtype)));
-    end.ok_or(PagesFault::TooLarge)?;
+    let end = axes.span.checked_add(offset_max);
+    let end_bytes = end.and_then(|end| end.checked_mul(first.dtype.bytes()));
+    end_bytes.ok_or(PagesFault::TooLarge)?;
     let form = axes.form(hint, count, first.dtype)?;
     if axes.block_stride > axes.inner && !form.format.allows_padding() {
         return Err(PagesFault::BlockPadding);
     }
     form.check(&axes, first.dtype, group, chunk_tokens)
-}
-
-fn bytes(dtype: Dtype) -> u64 {
-    dtype.bytes()
 }
 
 /// A tensor whose axes lie in memory in the order in which they are listed.
@@ -184,6 +181,9 @@ impl Form {
         count(hidden.checked_mul(dtype.bytes()).ok_or(PagesFault::TooLarge)?)?;
         let block = self.slots * hidden;
         let block_stride = if self.format.planes_first() { block } else { axes.block_stride };
+        // With a single block, the stride may be wider than the tensor.
+        let block_stride_bytes = block_stride.checked_mul(dtype.bytes());
+        count(self.layers.checked_mul(self.planes.into()).ok_or(PagesFault::TooLarge)?)?;
         let pages = Pages {
             format: self.format,
             layers: count(self.layers)?,
@@ -195,7 +195,7 @@ impl Form {
             width: count(self.width)?,
             planes: self.planes,
             dtype,
-            block_stride_bytes: block_stride * dtype.bytes(),
+            block_stride_bytes: block_stride_bytes.ok_or(PagesFault::TooLarge)?,
             chunk_tokens,
             object_slots: kept_tokens / tokens_per_block * slots_per_block,
         };

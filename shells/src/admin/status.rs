@@ -235,6 +235,7 @@ fn transfer(instance: &InstanceStatus) -> (String, Value) {
         Mode::Unknown => "unknown",
         Mode::SharedMemory => "shared_memory",
         Mode::Inline => "inline",
+        Mode::ServerDriven => "server_driven",
     };
     let shown = json!({
         "transfer": mode,

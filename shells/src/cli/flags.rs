@@ -4,7 +4,7 @@
 
 use super::values::{
     Gibibytes, Hash, Policy, Prefetch, Store, Transfer, align_bytes, fraction, gibibytes, group,
-    mode_bits, not_zero, positive, rate, seconds,
+    lanes, mode_bits, not_zero, positive, rate, seconds,
 };
 use crate::log::Form;
 use clap::Args;
@@ -57,6 +57,9 @@ pub struct RequestFlags {
     /// Forget a worker after this silence, once it has pinged; 0 never does, else at least 30
     #[arg(long, default_value = "120", value_parser = seconds, value_name = "SECONDS")]
     pub worker_reap_timeout_seconds: f64,
+    /// Threads that copy between engines' memory and L1, where it is the server that copies
+    #[arg(long, default_value_t = 2, value_parser = lanes, value_name = "THREADS")]
+    pub copy_lanes: usize,
     /// The same for workers that never pinged
     #[arg(long, default_value = "3600", value_parser = seconds, value_name = "SECONDS")]
     pub worker_registration_grace_seconds: f64,

@@ -34,6 +34,8 @@ pub struct Settings {
     /// Lower tiers, the preferred one first.
     pub adapters: Vec<AdapterSpec>,
     pub segment: SegmentOptions,
+    /// Threads for server-driven copies.
+    pub copy_lanes: usize,
     /// Grow so much before serving, the rest while serving.
     pub first_bytes: u64,
     /// `--l1-use-hugepages`.
@@ -87,6 +89,7 @@ impl Settings {
         Ok(Settings {
             adapters,
             segment,
+            copy_lanes: flags.request.copy_lanes,
             first_bytes: first_bytes(flags, engine.l1_bytes),
             huge_pages: flags.memory.l1_use_hugepages,
             request_host: flags.request.host.clone(),
@@ -141,6 +144,8 @@ fn engine_of(
         prefetch_policy: tiers.l2_prefetch_policy.into(),
         prefetch_max: usize::try_from(tiers.l2_prefetch_max_in_flight).unwrap_or(usize::MAX),
         prefill_tokens_per_second: tiers.prefill_tokens_per_second,
+        // One that is no block's id is none.
+        null_block: u32::try_from(flags.others.null_block_id).ok(),
         seed: start.seed,
         // Never the same twice on one machine, and greater at each start (spec/http-cli §3.4).
         incarnation: start.wall_nanos,

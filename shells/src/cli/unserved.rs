@@ -50,7 +50,6 @@ const UNSERVED: &[(&str, When, Fate, &str)] = &[
     ("gds_l1_use_direct_io", Given, Warned, NO_EFFECT),
     ("no_gds_l1_use_direct_io", Given, Warned, NO_EFFECT),
     ("grpc_server_workers", Given, Warned, NO_EFFECT),
-    ("null_block_id", IsNot("0"), Warned, "it is for server-driven transfer, which is later work"),
     (
         "kv_event_log_size",
         IsNot("0"),

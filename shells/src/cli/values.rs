@@ -1,6 +1,7 @@
 //! Values of flags that are more than a number: each parser names the range it accepts, and clap
 //! names the flag. A value outside its range ends in exit status 2.
 
+use crate::paged::LANES_MAX;
 use clap::ValueEnum;
 use kvtide_core::config::{HashAlgorithm, PolicyKind, PrefetchPolicy, StorePolicy, TransferModes};
 use std::fs;
@@ -155,6 +156,15 @@ pub fn positive(text: &str) -> Result<u64, String> {
         Ok(0) | Err(_) => Err("is a whole number, at least 1".to_owned()),
         Ok(value) => Ok(value),
     }
+}
+
+/// Threads for server-driven copies.
+pub fn lanes(text: &str) -> Result<usize, String> {
+    let lanes: usize = text.trim().parse().map_err(|_| "is a whole number".to_owned())?;
+    if (1..=LANES_MAX).contains(&lanes) {
+        return Ok(lanes);
+    }
+    Err(format!("lies in 1..={LANES_MAX}"))
 }
 
 pub fn align_bytes(text: &str) -> Result<u64, String> {

@@ -147,7 +147,7 @@ impl<E: Desk> Reactor<E> {
         let done = now >= stopping.last_call
             && self.shared.requests.is_empty()
             && self.connections.iter().all(|(_, connection)| !connection.is_owed());
-        let written = self.tiers.is_idle() || now >= stopping.disks_until;
+        let written = self.tiers.is_idle() && self.pager.is_idle() || now >= stopping.disks_until;
         (stopping.at_once || ((waited || done) && written)).then_some(stopping.signal)
     }
 

@@ -6,7 +6,7 @@ use super::body::Body;
 use super::connection::{Phase, Plan};
 use super::outgoing::Payload;
 use super::requests::Envelope;
-use super::shared::Desk;
+use super::shared::{Desk, Shared};
 use super::{Reactor, list};
 use kvtide_core::effect::{Answer, Effect, Outbox};
 use kvtide_core::event::{Event, SendOutcome};
@@ -24,6 +24,7 @@ impl<E: Desk> Reactor<E> {
             std::mem::swap(&mut out.effects, &mut self.orders.effects);
             std::mem::swap(&mut out.slots, &mut self.orders.slots);
             std::mem::swap(&mut out.l2_keys, &mut self.orders.l2_keys);
+            std::mem::swap(&mut out.blocks, &mut self.orders.blocks);
             if self.orders.effects.is_empty() {
                 return self.orders.clear();
             }
@@ -51,6 +52,17 @@ impl<E: Desk> Reactor<E> {
                 if let Some(body) = self.receive(reply, body) {
                     self.shared.door.tell(body.cut());
                 }
+            }
+            Effect::Attach { attachment, reply, pages } => {
+                let sources = self.shared.sources.remove(&reply).unwrap_or_default();
+                let outcome = self.pager.attach(attachment, &sources, pages);
+                self.shared.door.tell(Event::AttachEnded { attachment, outcome });
+            }
+            Effect::Detach { attachment } => self.pager.detach(attachment),
+            Effect::Copy { ticket, attachment, copy } => {
+                let Shared { arena, door, .. } = &mut self.shared;
+                let tell = &mut |event: Event<'_>| door.tell(event);
+                self.pager.copy((ticket, attachment, copy), orders, arena, tell);
             }
             Effect::OperatorAnswer { operator, answer } => {
                 let index = operator.0 as u32;

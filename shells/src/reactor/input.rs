@@ -7,7 +7,8 @@ use super::connection::{Connection, Phase, Plan, Served};
 use super::counters::Closing;
 use super::requests::Envelope;
 use super::shared::{Desk, Shared};
-use kvtide_core::event::Event;
+use kvtide_core::event::{Ask, Event};
+use kvtide_core::front::paged::sources;
 use kvtide_core::front::{Body as Data, Step};
 use kvtide_core::limits::{
     FRAMES_MAX, INPUT_BYTES_PER_TURN, LARGE_FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN,
@@ -301,6 +302,9 @@ impl Connection {
                     self.message = message;
                     return self.starve(shared);
                 };
+                if let Ask::RegisterPaged(_) = ask {
+                    shared.sources.insert(reply, sources(&frames[..count]));
+                }
                 let speaker = shared.door.speaker(&ask);
                 shared.door.tell(Event::Asked { reply, ask });
                 if let Some(request) = speaker {

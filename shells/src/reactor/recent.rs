@@ -36,6 +36,8 @@ impl EventName {
             Event::DeleteEnded { .. } => 29,
             Event::DigestEnded { .. } => 30,
             Event::ScrubEnded { .. } => 31,
+            Event::AttachEnded { .. } => 37,
+            Event::CopyEnded { .. } => 38,
         })
     }
 
@@ -70,11 +72,14 @@ fn index_of(ask: &Ask<'_>) -> u8 {
         Ask::PrepareRetrieve { .. } => 20,
         Ask::CommitRetrieve { .. } => 21,
         Ask::Clear { .. } => 22,
+        Ask::RegisterPaged(_) => 34,
+        Ask::Store { .. } => 35,
+        Ask::Retrieve { .. } => 36,
     }
 }
 
 /// By index; the first is that of no event.
-const NAMES: [&str; 34] = [
+const NAMES: [&str; 39] = [
     "",
     "tick",
     "connection_ended",
@@ -109,6 +114,11 @@ const NAMES: [&str; 34] = [
     "scrub_ended",
     "operator_adapter_remove",
     "operator_delete",
+    "register_kv_cache",
+    "store",
+    "retrieve",
+    "attach_ended",
+    "copy_ended",
 ];
 
 /// The last events, oldest overwritten first.

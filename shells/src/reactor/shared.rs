@@ -14,13 +14,14 @@ use kvtide_core::engine::Engine;
 use kvtide_core::event::{Ask, Event, SendOutcome};
 use kvtide_core::format::names::ObjectName;
 use kvtide_core::front::Front;
+use kvtide_core::front::paged::Source;
 use kvtide_core::limits::{
     BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUEST_CHUNKS_MAX, REQUESTS_MAX,
 };
-use kvtide_core::names::{Connection, L2Key, Ticket};
+use kvtide_core::names::{Connection, L2Key, Reply, Ticket};
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::Context;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// The engine as the reactor sees it. A trait, because tests script one to bring about what the
 /// real one does rarely: answers that come late, or never, and payload for clients that left.
@@ -119,6 +120,8 @@ pub struct Shared<E> {
     pub front: Front,
     pub arena: Arena,
     pub requests: Requests,
+    /// What registrations of this turn say of their memory, until it is attached.
+    pub sources: HashMap<Reply, Vec<Source>>,
     pub buffers: Buffers,
     pub budgets: Budgets,
     /// What all connections buffer, as each of them last told.
@@ -147,6 +150,7 @@ impl<E: Desk> Shared<E> {
             front,
             arena,
             requests: Requests::with_limit(REQUESTS_MAX),
+            sources: HashMap::new(),
             buffers: Buffers::default(),
             budgets: Budgets::new(),
             buffered_bytes: 0,

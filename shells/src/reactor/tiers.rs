@@ -32,10 +32,16 @@ impl<E: Desk> Reactor<E> {
         self.tiers.add(opened, (registry, TIERS), &mut self.shared.door)
     }
 
+    /// How many threads copy from and to engines, from the first engine on.
+    pub fn set_copy_lanes(&mut self, lanes: usize) {
+        self.pager.set_lanes(lanes);
+    }
+
     pub(super) fn collect_tiers(&mut self) {
         let door = &mut self.shared.door;
         let now = self.shared.now;
         self.tiers.collect(now, &mut |event| door.tell(event));
+        self.pager.collect(&mut |event| door.tell(event));
     }
 
     pub(super) fn submit_to_tiers(&mut self) {

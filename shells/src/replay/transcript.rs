@@ -96,6 +96,10 @@ fn describe(event: &Event<'_>) -> String {
         Event::ReceiveEnded { ticket, complete, outcome } => {
             format!("{} {complete} chunks {outcome:?}", named(*ticket))
         }
+        Event::AttachEnded { attachment, outcome } => {
+            format!("{} {outcome:?}", named(Ticket(attachment.0)))
+        }
+        Event::CopyEnded { ticket, whole } => format!("{} whole={whole}", named(*ticket)),
         Event::ArenaGrown { bytes } => format!(" to {bytes} bytes"),
         Event::OperatorAsked { ask, .. } => match ask {
             OperatorAsk::Clear { force } => format!(" force={force}"),
@@ -140,6 +144,18 @@ fn describe_ask(ask: &Ask<'_>) -> String {
         Ask::Register(registration) => {
             let (instance, model) = (registration.instance.0, plain(registration.model));
             format!(" i{instance:x} {model} world={}", registration.world_size)
+        }
+        Ask::RegisterPaged(registration) => {
+            let (instance, model) = (registration.instance.0, plain(registration.model));
+            let (world, pages) = (registration.world_size, registration.pages);
+            format!(" i{instance:x} {model} world={world} {:?}", pages.format)
+        }
+        Ask::Store { instance, keys, blocks } => {
+            format!(" i{:x}{} {} blocks", instance.0, describe_keys(keys), blocks.len())
+        }
+        Ask::Retrieve { instance, keys, blocks, skip_tokens } => {
+            let (instance, keys, blocks) = (instance.0, describe_keys(keys), blocks.len());
+            format!(" i{instance:x}{keys} {blocks} blocks, skips {skip_tokens} tokens")
         }
         Ask::RegisterRefused { instance, model, reason } => {
             format!(" i{:x} {} {}", instance.0, plain(model), reason.label())

@@ -4,6 +4,7 @@ use crate::admin;
 use crate::arena::sizing::Bytes;
 use crate::cli::Settings;
 use crate::log;
+use crate::paged;
 use crate::reactor::status;
 use crate::record;
 use crate::telemetry::Telemetry;
@@ -58,6 +59,7 @@ fn tables(engine: &Config) -> impl Iterator<Item = (&'static str, u64)> {
         .chain(record::memory_bytes_max())
         .chain(status::table_bytes())
         .chain(tiers::table_bytes())
+        .chain([("copies from and to engines", paged::memory_bytes_max())])
 }
 
 fn line(text: &mut String, name: &str, bytes: u64) {

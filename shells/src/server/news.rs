@@ -83,7 +83,7 @@ impl News {
                 let (id, model) = (instance.0, shown(model));
                 tracing::info!(
                     "Registered KV cache for GPU ID {id} with {layers} layers \
-                     (model {model}, world size {world_size}, engine-driven)"
+                     (model {model}, world size {world_size})"
                 );
             }
             Fact::InstanceEnded { instance, why } => {
@@ -92,6 +92,9 @@ impl News {
                     InstanceEnd::Unregistered => tracing::info!("Instance {id} has unregistered"),
                     InstanceEnd::Replaced => {
                         tracing::warn!("Instance {id} registers anew with another model or layout");
+                    }
+                    InstanceEnd::ConnectionEnded => {
+                        tracing::info!("Instance {id} is gone, its memory is let go");
                     }
                     InstanceEnd::Reaped => {
                         tracing::warn!("Instance {id} is reaped: it has been silent for too long");

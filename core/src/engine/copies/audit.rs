@@ -6,7 +6,7 @@ use crate::engine::alarms::Alarm;
 use crate::engine::audit::{Claims, View, Violation, check, of_copy};
 use crate::engine::clients::Clients;
 use crate::engine::l1::objects::{Object, State};
-use crate::limits::COPIES_PER_NAME_MAX;
+use crate::limits::{BLOCKS_IN_FLIGHT_MAX, COPIES_PER_NAME_MAX, PAGE_COPIES_MAX};
 use crate::names::{ObjectId, Ticket};
 use crate::slots::SlotName;
 
@@ -19,6 +19,7 @@ impl Copies {
         claims: &mut Claims,
     ) -> Result<(), Violation> {
         let (mut reads, mut lent, mut writes, mut tickets) = (0, 0, 0, 0);
+        let (mut paged, mut blocks) = (0, 0);
         let mut lists = Lists::default();
         for (name, copy) in self.copies.iter() {
             copy.audit_objects(view, claims)?;
@@ -30,6 +31,10 @@ impl Copies {
             reads += copy.reads;
             lent += copy.lent_bytes;
             writes += if copy.lent_bytes > 0 { copy.objects.len() } else { 0 };
+            let copies =
+                |ticket: Ticket| matches!(self.tickets.find(ticket.0), Some(Owner::Paged(_)));
+            paged += copy.stream.is_some_and(copies) as usize;
+            blocks += copy.blocks as usize;
             tickets += copy.lent.is_some() as usize + copy.stream.is_some() as usize;
         }
         check(reads == self.reads, "I-11", "objects that readers pin are miscounted")?;
@@ -39,6 +44,10 @@ impl Copies {
         let bounded = reads <= view.config.limits.lease_cells;
         check(bounded, "I-11", "readers hold more than there are lease cells")?;
         check(tickets == self.tickets.len(), "I-6", "a copy whose ticket has ended")?;
+        let counted = (paged, blocks) == (self.paged, self.blocks);
+        check(counted, "I-2", "copies in flight are miscounted")?;
+        let bounded = paged <= PAGE_COPIES_MAX && blocks <= BLOCKS_IN_FLIGHT_MAX;
+        check(bounded, "P3", "more is being copied than may be at once")?;
         self.audit_tickets()?;
         let kept = (self.pending.len(), self.by_connection.len(), self.by_registration.len());
         let seen = (lists.names, lists.connections, lists.registrations);

@@ -12,6 +12,7 @@ use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
 use crate::fact::{Abort, Fact, LeaseEnd, RequestFault};
+use crate::limits::{BLOCKS_IN_FLIGHT_MAX, PAGE_COPIES_MAX};
 use crate::names::Ticket;
 use crate::slots::SlotName;
 
@@ -42,7 +43,7 @@ impl Copies {
     /// `store`: what is not there yet is copied from the engine's blocks, as long a prefix as fits.
     pub fn store_blocks(&mut self, turn: &mut Turn, asker: &Asker, keys: &Keys, blocks: &Blocks) {
         let key = pending_key(Kind::Store, asker, keys);
-        if self.copies.is_full() || self.has_too_many(&key) {
+        if self.copies.is_full() || self.has_too_many(&key) || self.has_no_lane_for(blocks) {
             return faulted(turn, asker, "store");
         }
         let null_block = turn.config.null_block;
@@ -71,6 +72,7 @@ impl Copies {
         let key = pending_key(Kind::Retrieve, asker, keys);
         let room = turn.config.limits.lease_cells.saturating_sub(self.reads);
         let is_full = self.copies.is_full() || self.has_too_many(&key);
+        let is_full = is_full || self.has_no_lane_for(blocks);
         if is_full || keys.chunks().len() > room {
             return faulted(turn, asker, "retrieve");
         }
@@ -95,6 +97,11 @@ impl Copies {
         self.order(turn, name, Direction::Retrieve, slots, blocks);
     }
 
+    /// Whether as much is being copied as may be at once.
+    fn has_no_lane_for(&self, blocks: &Blocks) -> bool {
+        self.paged >= PAGE_COPIES_MAX || self.blocks + blocks.ids.len() > BLOCKS_IN_FLIGHT_MAX
+    }
+
     fn order(
         &mut self,
         turn: &mut Turn,
@@ -104,7 +111,6 @@ impl Copies {
         blocks: &Blocks,
     ) {
         let ticket = self.issue(Owner::Paged(name));
-        self.copies.find_mut(name).expect("admitted above").stream = Some(ticket);
         let pages = blocks.memory.pages;
         let start = turn.out.blocks.len() as u32;
         let tail = (pages.blocks_per_chunk() - pages.blocks_per_object()) as usize;
@@ -113,6 +119,10 @@ impl Copies {
             turn.out.blocks.extend_from_slice(&blocks.of(chunk)[tail..]);
         }
         let end = turn.out.blocks.len() as u32;
+        let copy = self.copies.find_mut(name).expect("admitted above");
+        (copy.stream, copy.blocks) = (Some(ticket), end - start);
+        self.paged += 1;
+        self.blocks += copy.blocks as usize;
         turn.work.spend_own(((end - start) as usize).div_ceil(BLOCKS_PER_CELL));
         let blocks_of = BlockRange { start, end };
         let skip_tokens = blocks.skip_tokens;
@@ -126,6 +136,8 @@ impl Copies {
         let Some(name) = self.end_ticket(turn, ticket, Owner::copying) else { return };
         let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
         copy.stream = None;
+        self.paged -= 1;
+        self.blocks -= core::mem::take(&mut copy.blocks) as usize;
         let reply = copy.reply.take();
         let is_good = match copy.key.kind {
             Kind::Store => {
