@@ -8,6 +8,7 @@ mod departures;
 mod disks;
 mod fairness;
 mod orders;
+mod paged;
 mod protocol;
 mod shutdown;
 mod stalls;
