@@ -25,6 +25,7 @@ pub mod limits;
 pub mod lists;
 pub mod metrics;
 pub mod names;
+pub mod pages;
 pub mod policy;
 pub mod recording;
 pub mod rng;
