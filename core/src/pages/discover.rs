@@ -275,7 +275,7 @@ mod tests {
         let inside = two(&[9, 16, 8, 64], &[9000, 520, 65, 1], nhd);
         assert_eq!(inside, Err(PagesFault::InteriorPadding));
         assert_eq!(two(&[9, 16, 64], &[512, 64, 1], nhd), Err(PagesFault::Overlap));
-        assert_eq!(two(&[9, 16, 8, 64], &[8192, 512, 0, 1], nhd), Err(PagesFault::InteriorPadding));
+        assert_eq!(two(&[9, 16, 8, 64], &[8192, 512, 0, 1], nhd), Err(PagesFault::Overlap));
     }
 
     #[test]
