@@ -325,6 +325,17 @@ mod tests {
         let wide = [1 << 33, 64, 1];
         assert_eq!(two(&[1 << 31, 16, 64], &wide, None), Err(PagesFault::TooLarge));
         assert_eq!(two(&[1 << 32, 16, 64], &[1024, 64, 1], None), Err(PagesFault::TooLarge));
+        // A stride that nothing follows, a row, and an object.
+        assert_eq!(two(&[1, 16, 64], &[1 << 63, 64, 1], None), Err(PagesFault::TooLarge));
+        let row = [1 << 33, 1 << 33, 1 << 13, 1];
+        assert_eq!(
+            two(&[1, 1, 1 << 20, 1 << 13], &row, Some(Hint::Nhd)),
+            Err(PagesFault::TooLarge)
+        );
+        let (shape, stride) = ([1, 1, (1 << 31) - 1], [(1 << 31) - 1, (1 << 31) - 1, 1]);
+        let tensors = [tensor(&shape, &stride, "bfloat16"); 3];
+        let object = Pages::discover(tensors.into_iter(), None, PLAIN, u32::MAX);
+        assert_eq!(object, Err(PagesFault::TooLarge));
         let none = Pages::discover([].into_iter(), None, PLAIN, 256);
         assert_eq!(none, Err(PagesFault::NoTensor));
         let late = Described {

@@ -37,7 +37,7 @@ pub(super) fn plan(
 fn push_blocks(pages: &Pages, blocks: &[u32], skip: u32, runs: &mut Vec<Run>) {
     let bytes = pages.block_bytes();
     let shape = shape(pages);
-    let merges = shape == Shape::Flat && pages.block_stride_bytes == bytes;
+    let merges = shape == Shape::Flat;
     let mut last: Option<Run> = None;
     for (position, &block) in blocks.iter().enumerate().skip(skip as usize) {
         let page = u64::from(block) * pages.block_stride_bytes;
