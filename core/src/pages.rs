@@ -321,3 +321,73 @@ impl BlockFault {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight layers of 100 blocks of 16 slots, 4 heads of 64 elements each.
+    fn pages() -> Pages {
+        Pages {
+            format: Format::PackedSlot,
+            layers: 8,
+            tensors: 8,
+            blocks: 100,
+            slots_per_block: 16,
+            tokens_per_block: 16,
+            heads: 4,
+            width: 64,
+            planes: 1,
+            dtype: Dtype::named("bfloat16").unwrap(),
+            block_stride_bytes: 8192,
+            chunk_tokens: 256,
+            object_slots: 256,
+        }
+    }
+
+    #[test]
+    fn hints_that_are_not_known_are_none() {
+        assert_eq!(Hint::named("BLHNC"), Some(Hint::Blhnc));
+        // Translated by the client, and never sent.
+        assert_eq!(Hint::named("LBHNC"), None);
+        assert_eq!(Hint::named("nhd"), None);
+    }
+
+    #[test]
+    fn an_object_has_every_layer_of_a_chunk() {
+        let pages = pages();
+        assert_eq!(pages.layout().bytes(), Some(8 * 256 * 4 * 64 * 2));
+        assert_eq!(pages.blocks_per_chunk(), 16);
+        assert_eq!(pages.blocks_per_object(), 16);
+        assert_eq!(pages.runs_max(), 128);
+    }
+
+    #[test]
+    fn a_window_shorter_than_a_chunk_keeps_its_last_blocks() {
+        let pages = Pages { object_slots: 64, ..pages() };
+        assert_eq!((pages.blocks_per_chunk(), pages.blocks_per_object()), (16, 4));
+        // The twelve blocks in front of the window are not copied anyway.
+        assert_eq!(pages.blocks_skipped(12 * 16, 0), 0);
+        assert_eq!(pages.blocks_skipped(13 * 16, 0), 1);
+        assert_eq!(pages.blocks_skipped(256, 0), 4);
+        assert_eq!(pages.blocks_skipped(256, 1), 0);
+    }
+
+    #[test]
+    fn compressed_slots_are_counted_in_tokens_when_they_are_skipped() {
+        let pages = Pages { tokens_per_block: 64, object_slots: 64, ..pages() };
+        assert_eq!((pages.blocks_per_chunk(), pages.blocks_per_object()), (4, 4));
+        assert_eq!(pages.blocks_skipped(63, 0), 0);
+        assert_eq!(pages.blocks_skipped(64, 0), 1);
+        assert_eq!(pages.blocks_skipped(256 + 130, 1), 2);
+    }
+
+    #[test]
+    fn a_mapping_need_not_hold_the_padding_behind_the_last_block() {
+        assert_eq!(pages().tensor_bytes(), 100 * 8192);
+        let between_layers = Pages { block_stride_bytes: 8 * 8192, ..pages() };
+        assert_eq!(between_layers.tensor_bytes(), 99 * 8 * 8192 + 8192);
+        let split = Pages { format: Format::PlaneBlockSlot, planes: 2, ..pages() };
+        assert_eq!(split.tensor_bytes(), 2 * 100 * 8192);
+    }
+}
