@@ -1,0 +1,169 @@
+//! Copies: everything is checked when they are submitted, and the memory they touch is held until
+//! they are done.
+
+use crate::abi::{self, Copy2d, CopyAttributes, KIND_DEVICE, KIND_HOST, list, put, take};
+use crate::gate::entries;
+use crate::mem::Side;
+use crate::stream::{self, Op, Segment};
+use crate::world::{self, World};
+
+fn segment(
+    world: &mut World,
+    (from, from_side): (u64, Side),
+    (to, to_side): (u64, Side),
+    bytes: usize,
+) -> Result<Segment, u32> {
+    if bytes == 0 {
+        return Err(abi::INVALID_VALUE);
+    }
+    let from = world.place(from, bytes as u64, from_side)?;
+    let to = world.place(to, bytes as u64, to_side)?;
+    Ok(Segment { from, to, bytes })
+}
+
+fn copy(from: (u64, Side), to: (u64, Side), bytes: usize, stream: usize) -> Result<(), u32> {
+    let mut world = world::lock();
+    let queue = stream::of(&mut world, stream)?;
+    let segment = segment(&mut world, from, to, bytes)?;
+    queue.push(&mut world, Op::Copy(vec![segment]));
+    Ok(())
+}
+
+/// One side of a two-dimensional copy: where it starts, on which side, and its pitch.
+fn plane(
+    x: usize,
+    y: usize,
+    kind: u32,
+    host: usize,
+    device: u64,
+    pitch: usize,
+    width: usize,
+) -> Result<(u64, Side, usize), u32> {
+    let (base, side) = match kind {
+        KIND_HOST => (host as u64, Side::Host),
+        KIND_DEVICE => (device, Side::Device),
+        _ => return Err(abi::INVALID_VALUE),
+    };
+    // A row with its offset fits its pitch.
+    if x.checked_add(width).is_none_or(|end| end > pitch) {
+        return Err(abi::INVALID_VALUE);
+    }
+    let start = y.checked_mul(pitch).and_then(|rows| rows.checked_add(x));
+    let start = start.and_then(|start| base.checked_add(start as u64));
+    Ok((start.ok_or(abi::INVALID_VALUE)?, side, pitch))
+}
+
+fn overlap(ranges: &mut [(u64, u64)]) -> bool {
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0)
+}
+
+/// The table of attributes: as many as indexes, the first for the first entry, then ascending and
+/// within the batch; the order of access to sources is one of three.
+fn check_attributes(attributes: &[CopyAttributes], indexes: &[usize], count: usize) -> bool {
+    let orders = attributes.iter().all(|each| (1..=3).contains(&each.source_access_order));
+    let ascending = indexes.windows(2).all(|pair| pair[0] < pair[1]);
+    let within = indexes.len() <= count && indexes.iter().all(|index| *index < count);
+    orders && ascending && within && indexes.first() == Some(&0)
+}
+
+entries! {
+    Context cuMemcpyDtoHAsync_v2(to: usize, from: u64, bytes: usize, stream: usize) {
+        copy((from, Side::Device), (to as u64, Side::Host), bytes, stream)
+    }
+
+    Context cuMemcpyHtoDAsync_v2(to: u64, from: usize, bytes: usize, stream: usize) {
+        copy((from as u64, Side::Host), (to, Side::Device), bytes, stream)
+    }
+
+    Context cuMemcpy2DAsync_v2(plan: *const Copy2d, stream: usize) {
+        let c = take(plan)?;
+        if c.width == 0 || c.height == 0 {
+            return Err(abi::INVALID_VALUE);
+        }
+        let (from, from_side, from_pitch) = plane(
+            c.source_x, c.source_y, c.source_kind, c.source_host, c.source_device, c.source_pitch,
+            c.width,
+        )?;
+        let (to, to_side, to_pitch) = plane(
+            c.target_x, c.target_y, c.target_kind, c.target_host, c.target_device, c.target_pitch,
+            c.width,
+        )?;
+        let mut world = world::lock();
+        let queue = stream::of(&mut world, stream)?;
+        // All rows lie in one piece of memory, not each in some.
+        let span = |pitch: usize| {
+            let rows = (c.height - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(c.width));
+            rows.ok_or(abi::INVALID_VALUE)
+        };
+        let from = world.place(from, span(from_pitch)? as u64, from_side)?;
+        let to = world.place(to, span(to_pitch)? as u64, to_side)?;
+        let row = |row| Segment {
+            from: from.at(row * from_pitch),
+            to: to.at(row * to_pitch),
+            bytes: c.width,
+        };
+        queue.push(&mut world, Op::Copy((0..c.height).map(row).collect()));
+        Ok(())
+    }
+
+    /// The form of 12.8, which names the entry that failed, or the largest number where none did.
+    /// The entries have no order among themselves, so they run in one that is drawn.
+    Context cuMemcpyBatchAsync(
+        to: *const u64,
+        from: *const u64,
+        bytes: *const usize,
+        count: usize,
+        attributes: *const CopyAttributes,
+        indexes: *const usize,
+        attribute_count: usize,
+        failed_at: *mut usize,
+        stream: usize,
+    ) {
+        put(failed_at, usize::MAX)?;
+        let mut world = world::lock();
+        if stream == 0 {
+            world.violation("a batch in the null stream".to_string());
+            return Err(abi::INVALID_VALUE);
+        }
+        let queue = stream::of(&mut world, stream)?;
+        let (to, from, bytes) = (list(to, count)?, list(from, count)?, list(bytes, count)?);
+        let attributes = list(attributes, attribute_count)?;
+        if !check_attributes(&attributes, &list(indexes, attribute_count)?, count) {
+            return Err(abi::INVALID_VALUE);
+        }
+        let fails_at = std::mem::take(&mut world.settings.batch_fails_at);
+        let mut segments = Vec::with_capacity(count);
+        for at in 0..count {
+            let ordered = fails_at == at as u64 + 1;
+            let entry = (from[at], Side::Either);
+            let made = segment(&mut world, entry, (to[at], Side::Either), bytes[at]);
+            match made.and_then(|made| if ordered { Err(abi::INVALID_VALUE) } else { Ok(made) }) {
+                Ok(made) => segments.push(made),
+                Err(code) => {
+                    put(failed_at, at)?;
+                    return Err(code);
+                }
+            }
+        }
+        let mut targets: Vec<_> = to.iter().zip(&bytes).map(|(to, n)| (*to, *n as u64)).collect();
+        let twice = overlap(&mut targets);
+        if twice {
+            world.violation("entries of a batch write the same bytes".to_string());
+        }
+        let reads = |at: usize| {
+            let end = from[at] + bytes[at] as u64;
+            let before = targets.partition_point(|(start, _)| *start < end);
+            before > 0 && targets[before - 1].0 + targets[before - 1].1 > from[at]
+        };
+        if (0..count).any(reads) {
+            world.violation("an entry of a batch reads what another writes".to_string());
+        }
+        for at in (1..segments.len()).rev() {
+            let other = world.random() as usize % (at + 1);
+            segments.swap(at, other);
+        }
+        queue.push(&mut world, Op::Copy(segments));
+        Ok(())
+    }
+}
