@@ -147,7 +147,7 @@ entries! {
             return Err(abi::INVALID_HANDLE);
         };
         if found.imported && found.page.holders() > 1 {
-            world.violation("an opened event is destroyed while a wait for it is queued".into());
+            world.violation_in_flight("an opened event is destroyed while a wait for it is queued");
         }
         let found = world.events.remove(&event).expect("looked up above");
         if let (Page::Shared(shared), false) = (&found.page, found.imported) {

@@ -188,7 +188,7 @@ entries! {
         }
         let found = world.allocations.remove(&address).expect("found a few lines above");
         if in_flight(&found.backing) {
-            world.violation("memory is closed while an operation uses it".to_string());
+            world.violation_in_flight("memory is closed while an operation uses it");
         }
         if let Backing::Device { shared, .. } = &*found.backing {
             shared.word(0).fetch_sub(1, Ordering::AcqRel);

@@ -162,7 +162,7 @@ entries! {
         }
         let found = world.allocations.remove(&address).expect("found a line above");
         if in_flight(&found.backing) {
-            world.violation("memory is freed while an operation uses it".to_string());
+            world.violation_in_flight("memory is freed while an operation uses it");
         }
         let Backing::Device { shared, .. } = &*found.backing else { return Ok(()) };
         // Freeing what others still have open is undefined for them.
@@ -203,7 +203,7 @@ entries! {
         let mut world = world::lock();
         let found = world.registrations.remove(&(address as u64)).ok_or(abi::NOT_REGISTERED)?;
         if in_flight(&found.backing) {
-            world.violation("host memory is unregistered while an operation uses it".to_string());
+            world.violation_in_flight("host memory is unregistered while an operation uses it");
         }
         Ok(())
     }

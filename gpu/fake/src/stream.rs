@@ -214,8 +214,8 @@ entries! {
     Cleanup cuStreamDestroy_v2(stream: usize) {
         let mut world = world::lock();
         let queue = of(&mut world, stream)?;
-        if !queue.idle() && world.contexts.get(&CURRENT.get()).is_some_and(|each| each.sticky == 0) {
-            world.violation("a stream is destroyed with work in it".to_string());
+        if !queue.idle() {
+            world.violation_in_flight("a stream is destroyed with work in it");
         }
         world.streams.remove(&stream);
         queue.state().closing = true;
@@ -228,7 +228,8 @@ entries! {
         if queue.idle() { Ok(()) } else { Err(abi::NOT_READY) }
     }
 
-    Context cuStreamSynchronize(stream: usize) {
+    /// Waits in a broken context, too, where the rest of the queue passes undone.
+    Cleanup cuStreamSynchronize(stream: usize) {
         let queue = of(&mut world::lock(), stream)?;
         queue.drain();
         Ok(())

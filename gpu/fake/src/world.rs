@@ -2,6 +2,7 @@
 //! something destroyed is always recognised.
 
 use crate::event::Event;
+use crate::gate::CURRENT;
 use crate::mem::{Allocation, Registration};
 use crate::stream::Stream;
 use std::collections::BTreeMap;
@@ -109,6 +110,13 @@ impl World {
             std::process::abort();
         }
         self.violations.push(text);
+    }
+
+    /// Something goes away under operations that are queued. In a broken context none will run.
+    pub fn violation_in_flight(&mut self, text: &str) {
+        if self.contexts.get(&CURRENT.get()).is_some_and(|context| context.sticky == 0) {
+            self.violation(text.to_string());
+        }
     }
 
     /// What exists in contexts that pass, beside the contexts.

@@ -78,9 +78,11 @@ struct Inner {
     calls: Calls,
     version: u32,
     cards: Vec<CardInfo>,
-    /// One context a card, however many instances use it.
-    open: Mutex<Vec<Weak<CardInner>>>,
 }
+
+/// One context a card in this process, however many instances use it and however often it was
+/// probed: what is open on it is counted there.
+static OPEN: Mutex<Vec<Weak<CardInner>>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardInfo {
@@ -113,7 +115,7 @@ pub fn probe() -> Result<Driver, Absent> {
     if cards.is_empty() {
         return Err(Absent::NoDevice);
     }
-    Ok(Driver(Arc::new(Inner { calls, version, cards, open: Mutex::default() })))
+    Ok(Driver(Arc::new(Inner { calls, version, cards })))
 }
 
 fn missing(symbol: &'static str) -> Absent {
@@ -185,7 +187,7 @@ impl Driver {
             let seen = self.0.cards.iter().map(|card| card.uuid.clone()).collect();
             return Err(CardFault::NotVisible { uuid: uuid.to_string(), seen });
         };
-        let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|each| each.strong_count() > 0);
         let mut known = open.iter().filter_map(Weak::upgrade);
         if let Some(card) = known.find(|card| card.info.ordinal == info.ordinal) {

@@ -167,7 +167,7 @@ impl Drop for Memory {
 /// A server with one engine. Fields end in this order.
 pub struct Server {
     pub instance: Option<Instance>,
-    pub pinned: Arc<Pinned>,
+    _pinned: Arc<Pinned>,
     pub memory: Memory,
     pub done: Receiver<u64>,
     next: u64,
@@ -205,7 +205,7 @@ impl Server {
         let allocations = engine.allocations.iter();
         let regions = allocations.map(|(handle, bytes)| region(card, handle, *bytes)).collect();
         let instance = Instance::open(card, &pinned, regions, &sink, spec).expect("an instance");
-        Server { instance: Some(instance), pinned, memory, done, next: 1 }
+        Server { instance: Some(instance), _pinned: pinned, memory, done, next: 1 }
     }
 
     pub fn instance(&mut self) -> &mut Instance {
