@@ -74,7 +74,7 @@ pub extern "C" fn fakecuda_directory(path: *const c_char) {
     world::lock().directory = Some(path);
 }
 
-/// Forgets settings, faults, counts and violations; what is alive stays.
+/// Forgets settings, faults, counts and violations; what is alive stays, and waits for `cuInit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakecuda_reset() {
     let mut world = world::lock();
@@ -83,4 +83,20 @@ pub extern "C" fn fakecuda_reset() {
     world.calls.clear();
     world.violations.clear();
     world.process = None;
+}
+
+/// Forgets the violations: a test that provoked them has seen them.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakecuda_forgive() {
+    world::lock().violations.clear();
+}
+
+/// Forgets what is alive: it was left behind on purpose.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakecuda_abandon() {
+    let mut world = world::lock();
+    world.allocations.clear();
+    world.registrations.clear();
+    world.streams.clear();
+    world.events.clear();
 }

@@ -197,6 +197,23 @@ impl Work {
                 "closed".to_string()
             }
             ["finish"] => self.finish(),
+            // Wrong on purpose, and what the fake said of it.
+            ["hasty", event] => {
+                let opened = self.open_event(event);
+                check(event::cuStreamWaitEvent(self.stream, opened, 0));
+                self.events.pop();
+                check(event::cuEventDestroy_v2(opened));
+                reports()
+            }
+            ["late"] => {
+                let opened = *self.events.last().expect("an event of the server");
+                check(event::cuEventQuery(opened));
+                reports()
+            }
+            ["free", at] => {
+                check(mem::cuMemFree_v2(self.allocations.remove(number(at) as usize)));
+                reports()
+            }
             other => panic!("nobody told the engine how to {other:?}"),
         }
     }
@@ -261,9 +278,14 @@ impl Work {
             check(mem::cuMemHostUnregister(buffer.as_ptr() as usize));
         }
         check(gate::cuDevicePrimaryCtxRelease_v2(0));
-        let mut text = vec![0; 4096];
-        let length = control::fakecuda_violation_text(text.as_mut_ptr(), text.len());
-        let violations = String::from_utf8_lossy(&text[..length]).replace('\n', "; ");
-        format!("{} live; broken: {violations}", control::fakecuda_live())
+        format!("{} live; broken: {}", control::fakecuda_live(), reports())
     }
+}
+
+/// What was reported since the last time.
+fn reports() -> String {
+    let mut text = vec![0; 4096];
+    let length = control::fakecuda_violation_text(text.as_mut_ptr(), text.len());
+    control::fakecuda_forgive();
+    String::from_utf8_lossy(&text[..length]).replace('\n', "; ")
 }

@@ -194,3 +194,33 @@ fn an_isolated_engine_waits_for_numbers_in_memory() {
     drop((server, card));
     fake.finish();
 }
+
+#[test]
+fn what_one_process_must_not_do_to_the_other_is_reported() {
+    let fake = Fake::load("between");
+    let mut engine = engine(&fake);
+    let card = fake.card();
+    let mut server = Server::open(&card, &engine, SPEC);
+    engine.fill(0, 0, 2 * LAYER, 1);
+    let filled = engine.record();
+    fake.set("stalled", 1);
+    let work = runs(0..1);
+    let work = kvtide_gpu::cuda::Work { runs: &work, rows: &[] };
+    let (ticket, submitted) = server.submit(Direction::Store, &filled, &work);
+    let event = submitted.event.expect("an event");
+    let hasty = engine.ask(&format!("hasty {}", crate::engine::hex(event.as_bytes())));
+    assert_eq!(hasty, "an opened event is destroyed while a wait for it is queued");
+    fake.set("stalled", 0);
+    assert_eq!(server.ended().0, ticket);
+    engine.wait(event.as_bytes());
+    assert_eq!(engine.ask("free 0"), "exported memory is freed while it is open elsewhere");
+    let (_, late) = server.submit(Direction::Store, b"", &work);
+    assert_eq!((late.failed, server.done.recv().is_ok()), (None, true));
+    assert!(fake.violations().contains("memory is used after its exporter freed it"));
+    server.instance().end(2);
+    server.close();
+    assert_eq!(engine.ask("late"), "an event is used after its exporter destroyed it");
+    engine.finish();
+    drop((server, card));
+    assert_eq!(fake.live(), 0);
+}
