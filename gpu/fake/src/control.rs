@@ -90,13 +90,3 @@ pub extern "C" fn fakecuda_reset() {
 pub extern "C" fn fakecuda_forgive() {
     world::lock().violations.clear();
 }
-
-/// Forgets what is alive: it was left behind on purpose.
-#[unsafe(no_mangle)]
-pub extern "C" fn fakecuda_abandon() {
-    let mut world = world::lock();
-    world.allocations.clear();
-    world.registrations.clear();
-    world.streams.clear();
-    world.events.clear();
-}

@@ -3,7 +3,7 @@
 
 use crate::abi::{self, Copy2d, CopyAttributes, KIND_DEVICE, KIND_HOST, list, put, take};
 use crate::gate::entries;
-use crate::mem::Side;
+use crate::mem::{Place, Side};
 use crate::stream::{self, Op, Segment};
 use crate::world::{self, World};
 
@@ -29,29 +29,29 @@ fn copy(from: (u64, Side), to: (u64, Side), bytes: usize, stream: usize) -> Resu
     Ok(())
 }
 
-/// One side of a two-dimensional copy: where it starts, on which side, and its pitch.
-fn plane(
-    x: usize,
-    y: usize,
-    kind: u32,
-    host: usize,
-    device: u64,
-    pitch: usize,
-    width: usize,
-) -> Result<(u64, Side, usize), u32> {
+/// One side of a two-dimensional copy: kind, both addresses, offset of the first byte and pitch.
+type Plane = (u32, usize, u64, (usize, usize), usize);
+
+/// Where that side begins, in memory that holds all of its rows: not each of them in some.
+fn place(world: &mut World, plan: &Copy2d, plane: Plane) -> Result<Place, u32> {
+    let (kind, host, device, (x, y), pitch) = plane;
     let (base, side) = match kind {
         KIND_HOST => (host as u64, Side::Host),
         KIND_DEVICE => (device, Side::Device),
         _ => return Err(abi::INVALID_VALUE),
     };
-    // A row with its offset fits its pitch.
-    if x.checked_add(width).is_none_or(|end| end > pitch) {
+    // A row with its offset fits its pitch, and pitches are at most what attribute 11 says.
+    if x > PITCH_MAX || pitch > PITCH_MAX || plan.width.max(plan.height).max(y) > PITCH_MAX {
         return Err(abi::INVALID_VALUE);
     }
-    let start = y.checked_mul(pitch).and_then(|rows| rows.checked_add(x));
-    let start = start.and_then(|start| base.checked_add(start as u64));
-    Ok((start.ok_or(abi::INVALID_VALUE)?, side, pitch))
+    if plan.width == 0 || plan.height == 0 || x + plan.width > pitch {
+        return Err(abi::INVALID_VALUE);
+    }
+    let start = base.checked_add((y * pitch + x) as u64).ok_or(abi::INVALID_VALUE)?;
+    world.place(start, ((plan.height - 1) * pitch + plan.width) as u64, side)
 }
+
+const PITCH_MAX: usize = (1 << 31) - 1;
 
 fn overlap(ranges: &mut [(u64, u64)]) -> bool {
     ranges.sort_unstable();
@@ -78,29 +78,16 @@ entries! {
 
     Context cuMemcpy2DAsync_v2(plan: *const Copy2d, stream: usize) {
         let c = take(plan)?;
-        if c.width == 0 || c.height == 0 {
-            return Err(abi::INVALID_VALUE);
-        }
-        let (from, from_side, from_pitch) = plane(
-            c.source_x, c.source_y, c.source_kind, c.source_host, c.source_device, c.source_pitch,
-            c.width,
-        )?;
-        let (to, to_side, to_pitch) = plane(
-            c.target_x, c.target_y, c.target_kind, c.target_host, c.target_device, c.target_pitch,
-            c.width,
-        )?;
+        let from = (c.source_kind, c.source_host, c.source_device);
+        let to = (c.target_kind, c.target_host, c.target_device);
+        let from = (from.0, from.1, from.2, (c.source_x, c.source_y), c.source_pitch);
+        let to = (to.0, to.1, to.2, (c.target_x, c.target_y), c.target_pitch);
         let mut world = world::lock();
         let queue = stream::of(&mut world, stream)?;
-        // All rows lie in one piece of memory, not each in some.
-        let span = |pitch: usize| {
-            let rows = (c.height - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(c.width));
-            rows.ok_or(abi::INVALID_VALUE)
-        };
-        let from = world.place(from, span(from_pitch)? as u64, from_side)?;
-        let to = world.place(to, span(to_pitch)? as u64, to_side)?;
+        let (from, to) = (place(&mut world, &c, from)?, place(&mut world, &c, to)?);
         let row = |row| Segment {
-            from: from.at(row * from_pitch),
-            to: to.at(row * to_pitch),
+            from: from.at(row * c.source_pitch),
+            to: to.at(row * c.target_pitch),
             bytes: c.width,
         };
         queue.push(&mut world, Op::Copy((0..c.height).map(row).collect()));

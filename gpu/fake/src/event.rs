@@ -10,65 +10,35 @@ use crate::world::{self, World};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
 
 pub struct Event {
     pub context: usize,
-    pub page: Page,
-    /// The process that made it.
-    pub owner: u32,
+    pub page: Arc<Shared>,
+    pub interprocess: bool,
     pub imported: bool,
 }
 
-#[derive(Clone)]
-pub enum Page {
-    Local(Arc<[AtomicU64; 2]>),
-    Shared(Arc<Shared>),
-}
-
-impl Page {
+impl Shared {
     fn recorded(&self) -> &AtomicU64 {
-        match self {
-            Page::Local(words) => &words[0],
-            Page::Shared(shared) => shared.word(2),
-        }
-    }
-
-    fn completed(&self) -> &AtomicU64 {
-        match self {
-            Page::Local(words) => &words[1],
-            Page::Shared(shared) => shared.word(3),
-        }
-    }
-
-    fn holders(&self) -> usize {
-        match self {
-            Page::Local(words) => Arc::strong_count(words),
-            Page::Shared(shared) => Arc::strong_count(shared),
-        }
-    }
-
-    fn gone(&self) -> bool {
-        matches!(self, Page::Shared(shared) if shared.gone())
+        self.word(2)
     }
 
     pub fn complete(&self, number: u64) {
-        self.completed().fetch_max(number, Ordering::AcqRel);
+        self.word(3).fetch_max(number, Ordering::AcqRel);
     }
 
     /// Whether that record is done, or nobody is left to do it: what a card makes of a wait for a
     /// process that died is not known, and here the wait ends.
-    pub fn reached(&self, number: u64, owner: u32) -> bool {
-        self.completed().load(Ordering::Acquire) >= number
-            || !Path::new(&format!("/proc/{owner}")).exists()
+    pub fn reached(&self, number: u64) -> bool {
+        self.word(3).load(Ordering::Acquire) >= number
+            || !Path::new(&format!("/proc/{}", self.named.process)).exists()
     }
 
     fn pending(&self) -> bool {
-        let recorded = self.recorded().load(Ordering::Acquire);
-        self.completed().load(Ordering::Acquire) < recorded
+        self.word(3).load(Ordering::Acquire) < self.recorded().load(Ordering::Acquire)
     }
 }
 
@@ -94,13 +64,9 @@ entries! {
         }
         let mut world = world::lock();
         let made = world.handle();
-        let page = if flags & INTERPROCESS == 0 {
-            Page::Local(Arc::default())
-        } else {
-            Page::Shared(Arc::new(Shared::create(world.directory(), made as u64, 8)?))
-        };
-        let (context, owner) = (CURRENT.get(), std::process::id());
-        world.events.insert(made, Event { context, page, owner, imported: false });
+        let page = Arc::new(Shared::create(world.directory(), made as u64, 8)?);
+        let (context, interprocess) = (CURRENT.get(), flags & INTERPROCESS != 0);
+        world.events.insert(made, Event { context, page, interprocess, imported: false });
         put(out, made)
     }
 
@@ -108,7 +74,7 @@ entries! {
     Context cuEventRecord(event: usize, stream: usize) {
         let mut world = world::lock();
         let found = world.event(event)?;
-        let (page, context) = (found.page.clone(), found.context);
+        let (page, context) = (Arc::clone(&found.page), found.context);
         let queue = stream::of(&mut world, stream)?;
         if context != CURRENT.get() {
             world.violation("event and stream are of different contexts".to_string());
@@ -125,19 +91,6 @@ entries! {
         if pending { Err(abi::NOT_READY) } else { Ok(()) }
     }
 
-    Context cuEventSynchronize(event: usize) {
-        let page = world::lock().event(event)?.page.clone();
-        while page.pending() {
-            let context = CURRENT.get();
-            let sticky = world::lock().contexts.get(&context).map_or(0, |each| each.sticky);
-            if sticky != 0 {
-                return Err(sticky);
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        Ok(())
-    }
-
     /// May be destroyed before it is complete where it is local. For an opened one nothing says
     /// so, and its queued waits look at the exporter's page.
     Cleanup cuEventDestroy_v2(event: usize) {
@@ -146,12 +99,12 @@ entries! {
             world.violation(format!("{event:#x} is no event that could be destroyed"));
             return Err(abi::INVALID_HANDLE);
         };
-        if found.imported && found.page.holders() > 1 {
+        if found.imported && Arc::strong_count(&found.page) > 1 {
             world.violation_in_flight("an opened event is destroyed while a wait for it is queued");
         }
         let found = world.events.remove(&event).expect("looked up above");
-        if let (Page::Shared(shared), false) = (&found.page, found.imported) {
-            shared.retire();
+        if !found.imported {
+            found.page.retire();
         }
         Ok(())
     }
@@ -165,12 +118,12 @@ entries! {
         let mut world = world::lock();
         let queue = stream::of(&mut world, stream)?;
         let found = world.event(event)?;
-        let (page, owner) = (found.page.clone(), found.owner);
+        let page = Arc::clone(&found.page);
         let number = page.recorded().load(Ordering::Acquire);
         if number == 0 {
             world.violation("a wait for an event that was never recorded".to_string());
         }
-        queue.push(&mut world, Op::Wait { page, number, owner });
+        queue.push(&mut world, Op::Wait { page, number });
         Ok(())
     }
 }

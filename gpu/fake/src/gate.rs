@@ -127,19 +127,6 @@ entries! {
         put(out, uuid(ordinal))
     }
 
-    Init cuDeviceGetAttribute(out: *mut i32, attribute: i32, ordinal: i32) {
-        device(ordinal)?;
-        // Unified addresses, capability 9.0, host pointers of registered memory, registration,
-        // memory pools; the rest is answered only where it is asked for deliberately.
-        let answer = match attribute {
-            75 => 9,
-            76 => 0,
-            41 | 91 | 99 | 115 | 122 | 125 => 1,
-            _ => return Err(abi::INVALID_VALUE),
-        };
-        put(out, answer)
-    }
-
     Init cuDevicePrimaryCtxRetain(out: *mut usize, ordinal: i32) {
         device(ordinal)?;
         let mut world = world::lock();
@@ -179,9 +166,5 @@ entries! {
         }
         CURRENT.set(context);
         Ok(())
-    }
-
-    Init cuCtxGetCurrent(out: *mut usize) {
-        put(out, CURRENT.get())
     }
 }

@@ -2,7 +2,7 @@
 //! killed test leaves nothing behind. A handle is a magic word, the exporter, a number and a size.
 
 use crate::abi::{self, IpcHandle, put};
-use crate::event::{Event, Page};
+use crate::event::Event;
 use crate::gate::{CURRENT, entries};
 use crate::mem::{Allocation, Backing, Reservation, in_flight};
 use crate::world;
@@ -18,10 +18,8 @@ const EVENT: &[u8; 8] = b"FAKEEVT1";
 /// A mapped file: a page of words that both sides look at, then the bytes.
 pub struct Shared {
     address: usize,
-    bytes: usize,
     path: PathBuf,
-    owner: bool,
-    pub id: u64,
+    pub named: Named,
 }
 
 const HEAD: usize = 4096;
@@ -36,23 +34,23 @@ impl Shared {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|_| abi::OUT_OF_MEMORY)?;
         file.set_len((HEAD + bytes) as u64).map_err(|_| abi::OUT_OF_MEMORY)?;
-        Shared::map(&file, bytes, path, true, id)
+        Shared::map(&file, path, Named { process: std::process::id(), id, bytes })
     }
 
     fn open(directory: Option<PathBuf>, named: Named) -> Result<Shared, u32> {
         let path = path(&directory.ok_or(abi::MAP_FAILED)?, named.process, named.id);
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(|_| abi::MAP_FAILED)?;
-        Shared::map(&file, named.bytes as usize, path, false, named.id)
+        Shared::map(&file, path, named)
     }
 
-    fn map(file: &File, bytes: usize, path: PathBuf, owner: bool, id: u64) -> Result<Shared, u32> {
+    fn map(file: &File, path: PathBuf, named: Named) -> Result<Shared, u32> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let (any, length) = (std::ptr::null_mut(), HEAD + bytes);
+        let (any, length) = (std::ptr::null_mut(), HEAD + named.bytes);
         // SAFETY: a fresh mapping wherever the kernel likes disturbs none that exists.
         let mapped = unsafe { mm::mmap(any, length, access, MapFlags::SHARED, file, 0) };
         let address = mapped.map_err(|_| abi::MAP_FAILED)? as usize;
-        Ok(Shared { address, bytes, path, owner, id })
+        Ok(Shared { address, path, named })
     }
 
     /// Word `at` of the head: 0 opened elsewhere, 1 gone, 2 recorded, 3 completed.
@@ -70,7 +68,7 @@ impl Shared {
 
     pub fn fill(&self, byte: u8) {
         // SAFETY: the bytes behind the head are mapped for writing, and nobody knows them yet.
-        unsafe { std::ptr::write_bytes(self.address() as *mut u8, byte, self.bytes) };
+        unsafe { std::ptr::write_bytes(self.address() as *mut u8, byte, self.named.bytes) };
     }
 
     pub fn imports(&self) -> u64 {
@@ -90,19 +88,19 @@ impl Shared {
         let mut reserved = [0xA5; 64];
         reserved[..8].copy_from_slice(magic);
         reserved[8..16].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
-        reserved[16..24].copy_from_slice(&self.id.to_le_bytes());
-        reserved[24..32].copy_from_slice(&(self.bytes as u64).to_le_bytes());
+        reserved[16..24].copy_from_slice(&self.named.id.to_le_bytes());
+        reserved[24..32].copy_from_slice(&(self.named.bytes as u64).to_le_bytes());
         IpcHandle { reserved }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.owner {
+        if self.named.process == std::process::id() {
             let _ = std::fs::remove_file(&self.path);
         }
         // SAFETY: this value made the mapping, and whoever used it held a reference to the value.
-        let _ = unsafe { mm::munmap(self.address as *mut _, HEAD + self.bytes) };
+        let _ = unsafe { mm::munmap(self.address as *mut _, HEAD + self.named.bytes) };
     }
 }
 
@@ -110,11 +108,12 @@ fn path(directory: &Path, process: u32, id: u64) -> PathBuf {
     directory.join(format!("{process}-{id}"))
 }
 
+/// What a handle says: the process that made the object, its number there, and its size.
 #[derive(Clone, Copy)]
-struct Named {
-    process: u32,
+pub struct Named {
+    pub process: u32,
     id: u64,
-    bytes: u64,
+    bytes: usize,
 }
 
 /// A handle without its magic word is no handle (a versioned one that was not stripped, say), and
@@ -126,7 +125,7 @@ fn named(handle: &IpcHandle, magic: &[u8; 8]) -> Result<Named, u32> {
     if &bytes[..8] != magic || bytes[32..].iter().any(|byte| *byte != 0xA5) {
         return Err(abi::INVALID_VALUE);
     }
-    let found = Named { process: word(8)? as u32, id: word(16)?, bytes: word(24)? };
+    let found = Named { process: word(8)? as u32, id: word(16)?, bytes: word(24)? as usize };
     if found.process == std::process::id() { Err(abi::INVALID_CONTEXT) } else { Ok(found) }
 }
 
@@ -135,13 +134,10 @@ entries! {
     Context cuIpcGetMemHandle(out: *mut IpcHandle, address: u64) {
         let world = world::lock();
         let found = world.allocations.get(&address).ok_or(abi::INVALID_VALUE)?;
-        let Backing::Device { shared, .. } = &*found.backing else {
-            return Err(abi::INVALID_VALUE);
-        };
         if found.imported.is_some() {
             return Err(abi::INVALID_VALUE);
         }
-        put(out, shared.handle(MEMORY))
+        put(out, found.backing.shared()?.handle(MEMORY))
     }
 
     /// The flag for lazy peer access must be there. Opened again in one process, the same pointer
@@ -162,11 +158,11 @@ entries! {
         }
         let shared = Shared::open(world.directory(), named)?;
         shared.word(0).fetch_add(1, Ordering::AcqRel);
-        let reserved = Reservation::new(named.bytes as usize)?;
+        let reserved = Reservation::new(named.bytes)?;
         let base = reserved.address;
-        let backing = Arc::new(Backing::Device { shared, reserved });
+        let backing = Arc::new(Backing(Some((shared, reserved))));
         let (context, imported) = (CURRENT.get(), Some((handle, 1)));
-        let found = Allocation { context, bytes: named.bytes, backing, imported };
+        let found = Allocation { context, bytes: named.bytes as u64, backing, imported };
         world.allocations.insert(base, found);
         put(out, base)
     }
@@ -190,9 +186,7 @@ entries! {
         if in_flight(&found.backing) {
             world.violation_in_flight("memory is closed while an operation uses it");
         }
-        if let Backing::Device { shared, .. } = &*found.backing {
-            shared.word(0).fetch_sub(1, Ordering::AcqRel);
-        }
+        found.backing.shared()?.word(0).fetch_sub(1, Ordering::AcqRel);
         Ok(())
     }
 
@@ -200,20 +194,16 @@ entries! {
     Context cuIpcGetEventHandle(out: *mut IpcHandle, event: usize) {
         let mut world = world::lock();
         let found = world.event(event)?;
-        match (&found.page, found.imported) {
-            (Page::Shared(shared), false) => put(out, shared.handle(EVENT)),
-            _ => Err(abi::INVALID_HANDLE),
-        }
+        let ours = found.interprocess && !found.imported;
+        if ours { put(out, found.page.handle(EVENT)) } else { Err(abi::INVALID_HANDLE) }
     }
 
     Context cuIpcOpenEventHandle(out: *mut usize, handle: IpcHandle) {
         let named = named(&handle, EVENT)?;
         let mut world = world::lock();
-        let page = Page::Shared(Arc::new(Shared::open(world.directory(), named)?));
-        let made = world.handle();
-        let context = CURRENT.get();
-        let owner = named.process;
-        world.events.insert(made, Event { context, page, owner, imported: true });
+        let page = Arc::new(Shared::open(world.directory(), named)?);
+        let (made, context) = (world.handle(), CURRENT.get());
+        world.events.insert(made, Event { context, page, interprocess: true, imported: true });
         put(out, made)
     }
 }

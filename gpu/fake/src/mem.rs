@@ -24,9 +24,12 @@ pub struct Registration {
 }
 
 /// What operations in flight hold on to. Somebody else holding it means: in flight.
-pub enum Backing {
-    Device { shared: Shared, reserved: Reservation },
-    Host,
+pub struct Backing(pub Option<(Shared, Reservation)>);
+
+impl Backing {
+    pub fn shared(&self) -> Result<&Shared, u32> {
+        self.0.as_ref().map(|(shared, _)| shared).ok_or(abi::INVALID_VALUE)
+    }
 }
 
 /// Addresses that nothing can be read from or written to.
@@ -93,9 +96,7 @@ impl World {
             if side == Side::Host || end > base + found.bytes {
                 return Err(abi::INVALID_VALUE);
             }
-            let Backing::Device { shared, .. } = &*found.backing else {
-                return Err(abi::INVALID_VALUE);
-            };
+            let shared = found.backing.shared()?;
             let freed = found.imported.is_some() && shared.gone();
             let address_here = shared.address() + (address - base) as usize;
             let hold = Some(Arc::clone(&found.backing));
@@ -142,7 +143,7 @@ entries! {
         shared.fill(0xDB);
         let reserved = Reservation::new(bytes)?;
         let base = reserved.address;
-        let backing = Arc::new(Backing::Device { shared, reserved });
+        let backing = Arc::new(Backing(Some((shared, reserved))));
         let context = CURRENT.get();
         let found = Allocation { context, bytes: bytes as u64, backing, imported: None };
         world.allocations.insert(base, found);
@@ -164,7 +165,7 @@ entries! {
         if in_flight(&found.backing) {
             world.violation_in_flight("memory is freed while an operation uses it");
         }
-        let Backing::Device { shared, .. } = &*found.backing else { return Ok(()) };
+        let shared = found.backing.shared()?;
         // Freeing what others still have open is undefined for them.
         if shared.imports() > 0 {
             world.violation("exported memory is freed while it is open elsewhere".to_string());
@@ -194,7 +195,7 @@ entries! {
         if flags & 1 == 0 {
             world.violation("host memory is registered for one context only".to_string());
         }
-        let (context, backing) = (CURRENT.get(), Arc::new(Backing::Host));
+        let (context, backing) = (CURRENT.get(), Arc::new(Backing(None)));
         world.registrations.insert(from, Registration { context, bytes, backing });
         Ok(())
     }

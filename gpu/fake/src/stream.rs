@@ -2,8 +2,8 @@
 //! of all streams run on one thread, as they are allowed to, so one that blocks stalls the rest.
 
 use crate::abi::{self, HostFunction, put};
-use crate::event::Page;
 use crate::gate::{CURRENT, IN_CALLBACK, entries};
+use crate::ipc::Shared;
 use crate::mem::{Place, Side};
 use crate::world::{self, World};
 use std::collections::VecDeque;
@@ -20,8 +20,8 @@ pub struct Stream {
 
 pub enum Op {
     Copy(Vec<Segment>),
-    Record { page: Page, number: u64 },
-    Wait { page: Page, number: u64, owner: u32 },
+    Record { page: Arc<Shared>, number: u64 },
+    Wait { page: Arc<Shared>, number: u64 },
     Set { at: Place, byte: u8, bytes: usize },
     Host { function: HostFunction, data: usize },
     Write { at: Place, value: u64 },
@@ -114,8 +114,8 @@ impl Queue {
         match operation {
             Op::Copy(segments) => segments.iter().for_each(Segment::perform),
             Op::Record { page, number } => page.complete(number),
-            Op::Wait { page, number, owner } => {
-                while !page.reached(number, owner) && !self.broken() {
+            Op::Wait { page, number } => {
+                while !page.reached(number) && !self.broken() {
                     std::thread::sleep(pause);
                 }
             }
@@ -232,15 +232,6 @@ entries! {
     Cleanup cuStreamSynchronize(stream: usize) {
         let queue = of(&mut world::lock(), stream)?;
         queue.drain();
-        Ok(())
-    }
-
-    Context cuCtxSynchronize() {
-        let (world, current) = (world::lock(), CURRENT.get());
-        let streams = world.streams.values().filter(|each| each.context == current);
-        let queues: Vec<Arc<Queue>> = streams.map(|each| Arc::clone(&each.queue)).collect();
-        drop(world);
-        queues.iter().for_each(|queue| queue.drain());
         Ok(())
     }
 

@@ -139,18 +139,16 @@ fn nothing_works_before_the_start_or_without_a_context() {
 
 #[test]
 fn a_release_too_many_and_objects_left_behind() {
-    let world = open("release");
-    expect(gate::cuDevicePrimaryCtxRelease_v2(0), 0, "3 objects are alive at the last release");
+    let mut world = open("release");
+    expect(stream::cuStreamDestroy_v2(world.stream), 0, "");
+    expect(gate::cuDevicePrimaryCtxRelease_v2(0), 0, "2 objects are alive at the last release");
     let report = "released more often than retained";
     expect(gate::cuDevicePrimaryCtxRelease_v2(0), abi::INVALID_CONTEXT, report);
-    let World { host, device, stream, directory, _alone, .. } = world;
-    // The context is gone, and with it what could let its objects go.
-    let code = mem::cuMemFree_v2(device);
-    expect(code, abi::INVALID_CONTEXT, "without a context");
-    control::fakecuda_abandon();
-    assert_eq!(control::fakecuda_live(), 0, "of stream {stream}");
-    std::fs::remove_dir(directory).expect("the files went with their objects");
-    drop(host);
+    expect(mem::cuMemFree_v2(world.device), abi::INVALID_CONTEXT, "without a context");
+    expect(gate::cuDevicePrimaryCtxRetain(&mut world.context, 0), 0, "");
+    expect(gate::cuCtxSetCurrent(world.context), 0, "");
+    expect(stream::cuStreamCreate(&mut world.stream, 1), 0, "");
+    world.finish();
 }
 
 #[test]
@@ -304,7 +302,7 @@ fn streams_are_not_destroyed_with_work_nor_used_afterwards() {
     expect(code, abi::INVALID_VALUE, "");
     set("stalled", 0);
     // The destroyed stream still does what it had to.
-    expect(event::cuEventSynchronize(behind), 0, "");
+    while event::cuEventQuery(behind) == abi::NOT_READY {}
     expect(event::cuEventDestroy_v2(behind), 0, "");
     world.finish();
 }
