@@ -1,5 +1,6 @@
 //! A thread that copies: plans the runs of each object and has the kernel carry them out.
 
+use super::device::End;
 use crate::arena::{Span, Window};
 use kvtide_core::effect::Direction;
 use kvtide_core::limits::RUNS_PER_OBJECT_MAX;
@@ -19,13 +20,14 @@ pub struct Attached {
 /// One `Effect::Copy`.
 pub struct Order {
     pub ticket: Ticket,
-    pub attached: Arc<Attached>,
     pub direction: Direction,
     /// Position within the range, and place.
     pub objects: Box<[(u32, Span)]>,
     /// The same number of them for every object.
     pub blocks: Box<[u32]>,
     pub skip_tokens: u64,
+    /// Handle of the event at which the engine's blocks are ready; memory of the host always is.
+    pub event: Box<[u8]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,14 +36,14 @@ pub struct Copied {
     pub whole: bool,
 }
 
-pub fn work(mut orders: Consumer<Order>, endings: Sender<Copied>, window: &Window) {
+pub fn work(mut orders: Consumer<(Arc<Attached>, Order)>, endings: Sender<End>, window: &Window) {
     let (mut taken, mut runs) = (Vec::new(), Vec::new());
     while orders.wait(&mut taken) {
-        for order in taken.drain(..) {
-            let whole = order.carry_out(window, &mut runs);
+        for (attached, order) in taken.drain(..) {
+            let whole = order.carry_out(&attached, window, &mut runs);
             // There is room for as many endings as can be in flight; a reactor that is gone wants
             // none.
-            if endings.put(Copied { ticket: order.ticket, whole }).is_err() {
+            if endings.put(End::Copied(Copied { ticket: order.ticket, whole })).is_err() {
                 return;
             }
         }
@@ -50,8 +52,8 @@ pub fn work(mut orders: Consumer<Order>, endings: Sender<Copied>, window: &Windo
 
 impl Order {
     /// Whether all of it got where it belongs.
-    fn carry_out(&self, window: &Window, runs: &mut Vec<Run>) -> bool {
-        let pages = &self.attached.pages;
+    fn carry_out(&self, attached: &Attached, window: &Window, runs: &mut Vec<Run>) -> bool {
+        let pages = &attached.pages;
         let each = pages.blocks_per_object() as usize;
         let mut blocks = self.blocks.chunks_exact(each);
         for (chunk, span) in &self.objects {
@@ -65,8 +67,7 @@ impl Order {
             // SAFETY: the window keeps the arena mapped. The engine has pinned these bytes for this
             // ticket, which ends after the copy: until then nobody is lent them for writing, and
             // what is being stored is shown to nobody.
-            if let Err(fault) = unsafe { self.attached.segments.copy(self.direction, runs, object) }
-            {
+            if let Err(fault) = unsafe { attached.segments.copy(self.direction, runs, object) } {
                 tracing::warn!("A copy of an engine's blocks failed: {fault}");
                 return false;
             }

@@ -14,13 +14,14 @@ use kvtide_core::engine::Engine;
 use kvtide_core::event::{Ask, Event, SendOutcome};
 use kvtide_core::format::names::ObjectName;
 use kvtide_core::front::Front;
-use kvtide_core::front::paged::Source;
+use kvtide_core::front::paged::Memory;
 use kvtide_core::limits::{
     BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUEST_CHUNKS_MAX, REQUESTS_MAX,
 };
 use kvtide_core::names::{Connection, L2Key, Reply, Ticket};
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::Context;
+use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 
 /// The engine as the reactor sees it. A trait, because tests script one to bring about what the
@@ -121,7 +122,9 @@ pub struct Shared<E> {
     pub arena: Arena,
     pub requests: Requests,
     /// What registrations of this turn say of their memory, until it is attached.
-    pub sources: HashMap<Reply, Vec<Source>>,
+    pub memories: HashMap<Reply, Memory>,
+    /// Events that transfers of this turn brought, as handles for a card.
+    pub events: HashMap<Reply, SmallVec<[u8; 88]>>,
     pub buffers: Buffers,
     pub budgets: Budgets,
     /// What all connections buffer, as each of them last told.
@@ -150,7 +153,8 @@ impl<E: Desk> Shared<E> {
             front,
             arena,
             requests: Requests::with_limit(REQUESTS_MAX),
-            sources: HashMap::new(),
+            memories: HashMap::new(),
+            events: HashMap::new(),
             buffers: Buffers::default(),
             budgets: Budgets::new(),
             buffered_bytes: 0,
