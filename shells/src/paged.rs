@@ -20,7 +20,7 @@ use kvtide_gpu::host::pages::Segments;
 use kvtide_lanes::lane::{Producer, lane};
 use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
 use lane::{Attached, Copied, Order};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub struct Pager {
     taken: Vec<End>,
     /// Endings to come.
     pending: usize,
-    attached: HashMap<Attachment, Place>,
+    attached: BTreeMap<Attachment, Place>,
     /// Segments of all attachments.
     segments: usize,
     /// Bytes of the arena that have memory behind them.
@@ -63,7 +63,7 @@ impl Pager {
             sender,
             taken: Vec::new(),
             pending: 0,
-            attached: HashMap::new(),
+            attached: BTreeMap::new(),
             segments: 0,
             usable: 0,
         }

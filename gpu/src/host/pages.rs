@@ -12,7 +12,7 @@ use kvtide_core::pages::{Run, Shape};
 use rustix::fs::{FileType, Mode, fstat};
 use rustix::io::{Errno, preadv, pwritev, retry_on_intr};
 use rustix::shm;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -71,7 +71,7 @@ impl Segments {
         room: usize,
     ) -> Result<Segments, AttachFault> {
         let (mut files, mut tensors) = (Vec::new(), Vec::new());
-        let mut opened: HashMap<&str, (usize, u64)> = HashMap::new();
+        let mut opened: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
         for source in sources {
             let (file, bytes) = match opened.get(&*source.segment) {
                 Some(known) => *known,

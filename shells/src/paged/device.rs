@@ -20,7 +20,7 @@ use kvtide_core::names::Attachment;
 use kvtide_core::pages::Pages;
 use kvtide_gpu::cuda::Sink;
 use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
@@ -74,14 +74,14 @@ pub fn start(window: Window, tell: Tell) -> io::Result<Sender<Told>> {
         // As many endings as can be in flight have room.
         let sink: Sink = Arc::new(move |part| drop(own.put(Told::Done { part })));
         let cards = Cards::new(window, sink);
-        Devices { cards, flights: HashMap::new(), leaving: Vec::new(), tell }.run(notes);
+        Devices { cards, flights: BTreeMap::new(), leaving: Vec::new(), tell }.run(notes);
     })?;
     Ok(sender)
 }
 
 /// Fields go in this order: engines before the cards, and those before the arena.
 struct Devices {
-    flights: HashMap<Attachment, Flights>,
+    flights: BTreeMap<Attachment, Flights>,
     /// Those that have been let go and have something in flight.
     leaving: Vec<Flights>,
     cards: Cards,

@@ -22,7 +22,7 @@ use kvtide_core::names::{Connection, L2Key, Reply, Ticket};
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::Context;
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The engine as the reactor sees it. A trait, because tests script one to bring about what the
 /// real one does rarely: answers that come late, or never, and payload for clients that left.
@@ -122,9 +122,9 @@ pub struct Shared<E> {
     pub arena: Arena,
     pub requests: Requests,
     /// What registrations of this turn say of their memory, until it is attached.
-    pub memories: HashMap<Reply, Memory>,
+    pub memories: BTreeMap<Reply, Memory>,
     /// Events that transfers of this turn brought, as handles for a card.
-    pub events: HashMap<Reply, SmallVec<[u8; 88]>>,
+    pub events: BTreeMap<Reply, SmallVec<[u8; 88]>>,
     pub buffers: Buffers,
     pub budgets: Budgets,
     /// What all connections buffer, as each of them last told.
@@ -153,8 +153,8 @@ impl<E: Desk> Shared<E> {
             front,
             arena,
             requests: Requests::with_limit(REQUESTS_MAX),
-            memories: HashMap::new(),
-            events: HashMap::new(),
+            memories: BTreeMap::new(),
+            events: BTreeMap::new(),
             buffers: Buffers::default(),
             budgets: Budgets::new(),
             buffered_bytes: 0,

@@ -11,7 +11,7 @@ use kvtide_gpu::cuda::{
     self, Absent, Card, CardFault, Driver, Instance, InstanceSpec, Pinned, Region, RegionSource,
     Sink, TorchCounter,
 };
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Cards {
     /// Looked for with the first engine, and again while there is none.
     driver: Option<Driver>,
     /// By uuid.
-    used: HashMap<String, (Card, Arc<Pinned>)>,
+    used: BTreeMap<String, (Card, Arc<Pinned>)>,
     /// Bytes of the arena that have memory behind them.
     usable: u64,
     /// Registering failed, which was told.
@@ -32,7 +32,7 @@ pub struct Cards {
 
 impl Cards {
     pub fn new(window: Window, sink: Sink) -> Cards {
-        let used = HashMap::new();
+        let used = BTreeMap::new();
         Cards { sink, driver: None, used, usable: 0, refused: false, parts: 0, window }
     }
 

@@ -7,7 +7,7 @@ use kvtide_core::effect::Direction;
 use kvtide_core::names::Ticket;
 use kvtide_core::pages::{Pages, Run, Shape};
 use kvtide_gpu::cuda::{self, Instance, Outcome, Pinned, Refused, Rows, Work};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ pub struct Flights {
     pages: Pages,
     /// Where each tensor begins within its storage.
     starts: Vec<u64>,
-    orders: HashMap<Ticket, Pending>,
+    orders: BTreeMap<Ticket, Pending>,
     /// Whose order a part is of.
-    parts: HashMap<u64, Ticket>,
+    parts: BTreeMap<u64, Ticket>,
     /// Orders with something to be queued, the oldest first.
     waiting: VecDeque<Ticket>,
     plan: Plan,
@@ -49,8 +49,8 @@ impl Flights {
             pinned,
             pages,
             starts,
-            orders: HashMap::new(),
-            parts: HashMap::new(),
+            orders: BTreeMap::new(),
+            parts: BTreeMap::new(),
             waiting: VecDeque::new(),
             plan: Plan::default(),
         }
