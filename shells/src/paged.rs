@@ -9,7 +9,7 @@ mod lane;
 
 use crate::arena::{Arena, Window};
 use crate::ending::Ending;
-use device::{End, Told};
+use device::{Attaching, End, Told};
 use kvtide_core::effect::{Outbox, PageCopy};
 use kvtide_core::event::{AttachFault, Event};
 use kvtide_core::front::paged::{Memory, Source};
@@ -96,7 +96,8 @@ impl Pager {
             }
             Some(Memory::Device(sources)) if sources.len() == pages.tensors as usize => {
                 let told = self.start_device().is_ok_and(|device| {
-                    device.put(Told::Attach { attachment, sources, pages }).is_ok()
+                    let attaching = Attaching { attachment, sources, pages };
+                    device.put(Told::Attach(Box::new(attaching))).is_ok()
                 });
                 if told {
                     self.pending += 1;

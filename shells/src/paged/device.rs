@@ -28,11 +28,7 @@ use std::time::Duration;
 
 /// What the thread is told.
 pub enum Told {
-    Attach {
-        attachment: Attachment,
-        sources: Vec<DeviceSource>,
-        pages: Pages,
-    },
+    Attach(Box<Attaching>),
     Detach {
         attachment: Attachment,
     },
@@ -50,6 +46,13 @@ pub enum Told {
     },
     /// The server ends.
     End,
+}
+
+/// A registration's memory.
+pub struct Attaching {
+    pub attachment: Attachment,
+    pub sources: Vec<DeviceSource>,
+    pub pages: Pages,
 }
 
 /// What it tells the reactor.
@@ -95,9 +98,7 @@ impl Devices {
             notes.take(&mut taken);
             for note in taken.drain(..) {
                 match note {
-                    Told::Attach { attachment, sources, pages } => {
-                        self.attach(attachment, &sources, pages);
-                    }
+                    Told::Attach(attaching) => self.attach(*attaching),
                     Told::Detach { attachment } => {
                         self.leaving.extend(self.flights.remove(&attachment))
                     }
@@ -117,8 +118,9 @@ impl Devices {
         }
     }
 
-    fn attach(&mut self, attachment: Attachment, sources: &[DeviceSource], pages: Pages) {
-        let outcome = self.cards.open(sources, pages).map(|flights| {
+    fn attach(&mut self, attaching: Attaching) {
+        let Attaching { attachment, sources, pages } = attaching;
+        let outcome = self.cards.open(&sources, pages).map(|flights| {
             self.flights.insert(attachment, flights);
         });
         (self.tell)(End::Attached { attachment, outcome });
@@ -157,8 +159,9 @@ impl Devices {
     }
 }
 
-/// Orders and their ends, attachments and what is said of them.
-const NOTES_MAX: usize = 4 * PAGE_COPIES_MAX + 4 * INSTANCES_MAX;
+/// Orders, parts that have ended, attachments and what is said of them: a part that nobody heard of
+/// would never end.
+const NOTES_MAX: usize = PAGE_COPIES_MAX + (flights::PARTS_MAX + 4) * INSTANCES_MAX;
 /// How often a lost context is looked for while something is in flight on it.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_secs(3600);

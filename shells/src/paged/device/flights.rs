@@ -119,6 +119,9 @@ impl Flights {
     /// Queues what the driver takes. An engine's orders are queued in the order they came.
     fn go_on(&mut self, cards: &mut Cards, tell: &Tell) {
         while let Some(ticket) = self.waiting.front().copied() {
+            if self.parts.len() == PARTS_MAX {
+                return;
+            }
             let pending = self.orders.get(&ticket).expect("an order that waits exists");
             if pending.failed || pending.queued == pending.order.objects.len() {
                 self.waiting.pop_front();
@@ -214,5 +217,7 @@ impl Plan {
     }
 }
 
+/// Parts of one engine that are in flight: while some are copied, others wait behind them.
+pub const PARTS_MAX: usize = 8;
 /// Copies that are given to the driver at once, and those of one object more.
 const COPIES_PER_PART: usize = 4096;
