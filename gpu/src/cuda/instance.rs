@@ -314,9 +314,8 @@ impl Drop for Instance {
             return;
         }
         let synchronized = self.card.bind().and_then(|calls| {
-            let [store, load] = &self.parts.streams;
-            store.synchronize(calls)?;
-            load.synchronize(calls)
+            let [store, load] = self.parts.streams.each_ref().map(|each| each.synchronize(calls));
+            store.and(load)
         });
         // In a broken context a host function may be at work, unseen; its note stays.
         if synchronized.is_ok() && self.broken.is_none() {

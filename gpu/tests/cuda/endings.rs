@@ -170,6 +170,7 @@ fn a_producer_event_that_cannot_be_used_refuses_the_ticket() {
     }
     let answer = server.instance().submit(9, Direction::Store, &[7; 64], &WORK);
     assert!(matches!(answer, Err(Refused::Failed(_))), "no handle at all: {answer:?}");
+    engine.ask("make number");
     let number = bytes_of(&engine.ask("number"));
     let answer = server.instance().submit(9, Direction::Store, &number, &WORK);
     assert_eq!(answer, Err(Refused::NoNumbers));
