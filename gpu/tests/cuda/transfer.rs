@@ -94,11 +94,11 @@ fn a_server_that_does_not_wait_for_the_engine_is_found_out() {
     let mut engine = engine(&fake);
     let card = fake.card();
     let mut server = Server::open(&card, &engine, SPEC);
-    engine.ask("set delay_us 100000");
+    engine.ask("set stalled 1");
     engine.fill(0, 0, 2 * LAYER, 1);
-    engine.ask("set delay_us 300");
     server.copy(Direction::Store, b"", &runs(0..1));
     assert!(server.memory.read(0, BLOCK) != pattern(1, BLOCK), "the harness sees the mistake");
+    engine.ask("set stalled 0");
     server.close();
     engine.finish();
     drop((server, card));
