@@ -3,8 +3,9 @@
 use crate::engine::{Engine, bytes_of, pattern};
 use crate::support::{Fake, Server, pinned, region, sink};
 use kvtide_gpu::cuda::{
-    Direction, Failed, Instance, InstanceSpec, Outcome, Refused, Run, StillInFlight, Work,
+    Direction, Failed, Instance, InstanceSpec, Outcome, Refused, Run, Sink, StillInFlight, Work,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 const BYTES: u64 = 64 << 10;
@@ -85,6 +86,40 @@ fn the_events_go_round() {
     server.close();
     engine.finish();
     drop((server, card));
+    fake.finish();
+}
+
+#[test]
+fn an_event_is_not_recorded_again_while_it_is_under_way() {
+    let fake = Fake::load("under-way");
+    let engine = engine(&fake);
+    let card = fake.card();
+    let memory = crate::support::Memory::new(1 << 16);
+    let pinned = pinned(&card, &memory);
+    let (tell, done) = std::sync::mpsc::channel();
+    let set = fake.setter();
+    // Between the naming of the ticket and its event everything stops.
+    let sink: Sink = Arc::new(move |ticket| {
+        set(c"stalled".as_ptr(), 1);
+        let _ = tell.send(ticket);
+    });
+    let regions = vec![region(&card, &engine.allocations[0].0, BYTES)];
+    let spec = InstanceSpec { events: 1, isolated: false };
+    let mut instance = Instance::open(&card, &pinned, regions, &sink, spec).expect("an instance");
+    for ticket in 1..4 {
+        // The event of the ticket before is done before long.
+        let mut submit = || instance.submit(ticket, Direction::Store, b"", &WORK);
+        while submit() == Err(Refused::Full) {
+            std::thread::yield_now();
+        }
+        assert_eq!(done.recv(), Ok(ticket));
+        assert_eq!(instance.end(ticket), Some(Outcome::Copied));
+        let next = instance.submit(9, Direction::Load, b"", &WORK);
+        assert_eq!(next, Err(Refused::Full), "the ticket ended, its event did not");
+        fake.set("stalled", 0);
+    }
+    drop((instance, pinned, card));
+    engine.finish();
     fake.finish();
 }
 

@@ -188,6 +188,7 @@ impl Work {
                 event::cuEventQuery(opened).to_string()
             }
             ["make", "number"] => self.make_number(),
+            ["idle"] => stream::cuStreamQuery(self.stream).to_string(),
             ["number"] => self.write_number(),
             ["set", name, value] => {
                 let name = std::ffi::CString::new(*name).expect("no zero in it");

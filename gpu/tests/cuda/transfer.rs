@@ -178,7 +178,7 @@ fn an_isolated_engine_waits_for_numbers_in_memory() {
     let fake = Fake::load("isolated");
     let mut engine = engine(&fake);
     let card = fake.card();
-    let spec = InstanceSpec { events: 4, isolated: true };
+    let spec = InstanceSpec { events: 11, isolated: true };
     let mut server = Server::open(&card, &engine, spec);
     engine.ask("make number");
     for round in 0..10 {
@@ -191,6 +191,16 @@ fn an_isolated_engine_waits_for_numbers_in_memory() {
         engine.fill(0, 0, 2 * LAYER, 1000 + round);
         engine.read(0, 0, 8);
     }
+    // A number that was never written holds the engine up for as long as that takes.
+    let number = crate::engine::bytes_of(&engine.ask("number"));
+    fake.set("stalled", 1);
+    let work = runs(0..1);
+    let work = kvtide_gpu::cuda::Work { runs: &work, rows: &[] };
+    let (ticket, submitted) = server.submit(Direction::Store, &number, &work);
+    engine.wait(submitted.event.expect("an event").as_bytes());
+    assert!((0..300).all(|_| engine.ask("idle") == "600"), "the engine waits");
+    fake.set("stalled", 0);
+    assert_eq!(server.ended().0, ticket);
     engine.ask("close");
     server.close();
     engine.finish();
