@@ -50,6 +50,10 @@ pub enum Refused {
     EventForm {
         bytes: usize,
     },
+    /// A number that does not lie at eight bytes.
+    Unaligned {
+        offset: u64,
+    },
     /// The engine speaks of numbers in memory, and this instance or this driver has none.
     NoNumbers,
     Failed(Failed),
@@ -72,6 +76,7 @@ impl fmt::Display for Refused {
             Refused::OutsidePinned(outside) => write!(f, "outside of host memory: {outside}"),
             Refused::Pitch => write!(f, "rows overlap or have no end"),
             Refused::EventForm { bytes } => write!(f, "no event has a handle of {bytes} bytes"),
+            Refused::Unaligned { offset } => write!(f, "a number at {offset} is not aligned"),
             Refused::NoNumbers => write!(f, "isolated events are not served here"),
             Refused::Failed(failed) => write!(f, "nothing was queued: {failed}"),
             Refused::Broken(failed) => write!(f, "the card's context is lost: {failed}"),

@@ -3,7 +3,8 @@
 
 use crate::engine::{Engine, pattern};
 use crate::support::{Fake, Server};
-use kvtide_gpu::cuda::{Direction, EventHandle, InstanceSpec, Run};
+use kvtide_gpu::cuda::{Direction, EventHandle, InstanceSpec, Refused, Run};
+use kvtide_gpu::host::OutsideRegion;
 
 const LAYERS: u64 = 4;
 const BLOCKS: u64 = 16;
@@ -191,11 +192,21 @@ fn an_isolated_engine_waits_for_numbers_in_memory() {
         engine.fill(0, 0, 2 * LAYER, 1000 + round);
         engine.read(0, 0, 8);
     }
+    // Where a number lies is checked before the card looks there.
+    let number = crate::engine::bytes_of(&engine.ask("number"));
+    let work = runs(0..1);
+    let work = kvtide_gpu::cuda::Work { runs: &work, rows: &[] };
+    for (offset, refused) in [
+        (20, Refused::Unaligned { offset: 20 }),
+        (64, Refused::OutsideRegion(OutsideRegion { offset: 64, bytes: 8, region_bytes: 64 })),
+    ] {
+        let elsewhere = [&number[..72], &[offset], &number[73..]].concat();
+        let answer = server.instance().submit(99, Direction::Store, &elsewhere, &work);
+        assert_eq!(answer, Err(refused));
+    }
     // A number that was never written holds the engine up for as long as that takes.
     let number = crate::engine::bytes_of(&engine.ask("number"));
     fake.set("stalled", 1);
-    let work = runs(0..1);
-    let work = kvtide_gpu::cuda::Work { runs: &work, rows: &[] };
     let (ticket, submitted) = server.submit(Direction::Store, &number, &work);
     engine.wait(submitted.event.expect("an event").as_bytes());
     assert!((0..300).all(|_| engine.ask("idle") == "600"), "the engine waits");
