@@ -79,6 +79,9 @@ impl Waited {
                 Ok(Some(Waited::Event(card.clone(), event)))
             }
             EventForm::Isolated { memory, offset, number } => {
+                if !offset.is_multiple_of(8) {
+                    return Err(Refused::Unaligned { offset });
+                }
                 let import = Import::open(card, memory)?;
                 let address = import.at(offset, 8).map_err(Refused::OutsideRegion)?;
                 Ok(Some(Waited::Number { _import: import, address, number }))

@@ -3,8 +3,9 @@
 use crate::engine::{Engine, bytes_of, pattern};
 use crate::support::{Fake, Server, pinned, region, sink};
 use kvtide_gpu::cuda::{
-    Direction, Failed, Instance, InstanceSpec, Outcome, Refused, Run, StillInFlight, Work,
+    Direction, Failed, Instance, InstanceSpec, Outcome, Refused, Run, Sink, StillInFlight, Work,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 const BYTES: u64 = 64 << 10;
@@ -89,6 +90,40 @@ fn the_events_go_round() {
 }
 
 #[test]
+fn an_event_is_not_recorded_again_while_it_is_under_way() {
+    let fake = Fake::load("under-way");
+    let engine = engine(&fake);
+    let card = fake.card();
+    let memory = crate::support::Memory::new(1 << 16);
+    let pinned = pinned(&card, &memory);
+    let (tell, done) = std::sync::mpsc::channel();
+    let set = fake.setter();
+    // Between the naming of the ticket and its event everything stops.
+    let sink: Sink = Arc::new(move |ticket| {
+        set(c"stalled".as_ptr(), 1);
+        let _ = tell.send(ticket);
+    });
+    let regions = vec![region(&card, &engine.allocations[0].0, BYTES)];
+    let spec = InstanceSpec { events: 1, isolated: false };
+    let mut instance = Instance::open(&card, &pinned, regions, &sink, spec).expect("an instance");
+    for ticket in 1..4 {
+        // The event of the ticket before is done before long.
+        let mut submit = || instance.submit(ticket, Direction::Store, b"", &WORK);
+        while submit() == Err(Refused::Full) {
+            std::thread::yield_now();
+        }
+        assert_eq!(done.recv(), Ok(ticket));
+        assert_eq!(instance.end(ticket), Some(Outcome::Copied));
+        let next = instance.submit(9, Direction::Load, b"", &WORK);
+        assert_eq!(next, Err(Refused::Full), "the ticket ended, its event did not");
+        fake.set("stalled", 0);
+    }
+    drop((instance, pinned, card));
+    engine.finish();
+    fake.finish();
+}
+
+#[test]
 fn an_error_of_the_context_fails_every_ticket() {
     let fake = Fake::load("sticky");
     let mut engine = engine(&fake);
@@ -142,12 +177,17 @@ fn a_ticket_that_nobody_will_name_is_found_by_asking() {
     let mut server = Server::open(&card, &engine, SPEC);
     engine.fill(0, 0, BYTES, 1);
     let event = engine.record();
-    fake.fail("cuLaunchHostFunc", 1, 2);
-    fake.fail("cuEventRecord", 1, 2);
-    let (ticket, submitted) = server.submit(Direction::Store, &event, &WORK);
-    assert_eq!(submitted.event, None);
     let failed = Failed { call: "cuLaunchHostFunc", code: 2 };
-    assert_eq!(poll(&mut server), [(ticket, Outcome::Failed(failed))]);
+    // Found by its event, and by the whole stream where there is no event either.
+    for recorded in [true, false] {
+        fake.fail("cuLaunchHostFunc", 1, 2);
+        if !recorded {
+            fake.fail("cuEventRecord", 1, 2);
+        }
+        let (ticket, submitted) = server.submit(Direction::Store, &event, &WORK);
+        assert_eq!(submitted.event.is_some(), recorded);
+        assert_eq!(poll(&mut server), [(ticket, Outcome::Failed(failed))]);
+    }
     assert!(server.memory.read(0, 4096) == pattern(1, 4096), "ended when the copy was done");
     server.close();
     engine.finish();
@@ -170,6 +210,7 @@ fn a_producer_event_that_cannot_be_used_refuses_the_ticket() {
     }
     let answer = server.instance().submit(9, Direction::Store, &[7; 64], &WORK);
     assert!(matches!(answer, Err(Refused::Failed(_))), "no handle at all: {answer:?}");
+    engine.ask("make number");
     let number = bytes_of(&engine.ask("number"));
     let answer = server.instance().submit(9, Direction::Store, &number, &WORK);
     assert_eq!(answer, Err(Refused::NoNumbers));
