@@ -200,7 +200,8 @@ impl FileTier {
         for queue in &mut self.queues {
             if let Some(at) = queue.iter().position(|job| job.ticket == ticket) {
                 let mut job = queue.remove(at).expect("it was just found there");
-                self.ended.push((ticket, job.give_up(TierFault::Cancelled)));
+                let ending = job.give_up(TierFault::Cancelled);
+                self.ended.push((ticket, ending.expect("what was not begun has left nothing")));
                 return;
             }
         }
@@ -212,7 +213,8 @@ impl FileTier {
         }
         job.is_cancelled = true;
         if self.resume.contains(&place) {
-            self.ended.push((ticket, job.give_up(TierFault::Cancelled)));
+            let ending = job.give_up(TierFault::Cancelled);
+            self.ended.extend(ending.map(|ending| (ticket, ending)));
         } else {
             self.engine.cancel(place);
         }
