@@ -3,6 +3,7 @@
 mod bed;
 mod bounds;
 mod loads;
+mod probes;
 mod races;
 mod runs;
 mod shelves;

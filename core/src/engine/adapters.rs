@@ -29,7 +29,7 @@ use crate::engine::l1::{Key, L1};
 use crate::engine::memory::slots_bytes;
 use crate::engine::scopes::{ScopeKey, Scopes};
 use crate::engine::turn::Turn;
-use crate::event::LoadOutcome;
+use crate::event::{Found, LoadOutcome};
 use crate::fact::{AdapterGauges, AdapterState, Fact, FactKey, L2Removal};
 use crate::limits;
 use crate::names::{AdapterId, L2Key, Layout, Seal, Ticket};
@@ -224,14 +224,15 @@ impl Adapters {
         }
     }
 
-    /// A probe has found an object that the table does not name. False where the table has no room
-    /// for it.
-    pub fn learn(&mut self, id: AdapterId, key: L2Key, bytes: u64, l1: &mut L1) -> bool {
+    /// A probe has found an object that the table does not name, and told its seal as a scan does.
+    /// False where the table has no room for it, or names it: a store may have been faster, and
+    /// what was asked before that is not about its bytes.
+    pub fn learn(&mut self, id: AdapterId, key: L2Key, found: Found, l1: &mut L1) -> bool {
         let adapter = self.get_mut(id);
         if adapter.closing.is_some() {
             return false;
         }
-        adapter.shelf.admit(key, bytes, None, &mut l1.scopes).is_some()
+        adapter.shelf.admit(key, found.bytes, found.seal, &mut l1.scopes).is_some()
     }
 
     /// The object is wanted, and cannot go until `unhold`. True where it was wanted before.

@@ -8,7 +8,7 @@ use super::adapters::flights::Flight;
 use super::sessions::Looked;
 use super::turn::Turn;
 use crate::effect::Outbox;
-use crate::event::{Event, LoadOutcome};
+use crate::event::{Event, Found, LoadOutcome};
 use crate::format::names::{HashBytes, ObjectName};
 use crate::names::{ChunkHash, L2Key, Layout, ScopeId, Ticket};
 use crate::slots::SlotName;
@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<u64>]>, out: &mut Outbox) {
+    fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<Found>]>, out: &mut Outbox) {
         if self.adapters.is_trial(ticket) {
             return self.trial_ended(ticket, found.is_some(), out);
         }

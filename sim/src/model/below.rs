@@ -3,7 +3,7 @@
 
 use super::{Key, Model, ObjectNumber, State, Sure, Verdict, check};
 use crate::orders::{Name, Order, Setup};
-use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Ticket};
+use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Seal, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -82,6 +82,8 @@ pub(super) struct Has {
     /// Since which event its digest is known for sure.
     pub sealed: Option<u64>,
     pub digest: Option<u32>,
+    /// That was told by a probe, whose answer may have been nobody's.
+    pub is_probed: bool,
     /// It may have been wanted before.
     pub was_wanted: bool,
     /// Of what it was surely stored as.
@@ -91,7 +93,7 @@ pub(super) struct Has {
 impl Has {
     /// Nothing is known of it but its size.
     pub fn found(bytes: u64) -> Has {
-        Has { bytes, sealed: None, digest: None, was_wanted: true, layout: None }
+        Has { bytes, sealed: None, digest: None, is_probed: false, was_wanted: true, layout: None }
     }
 }
 
@@ -251,6 +253,26 @@ impl Model {
             let digest = found.seal.map(|seal| seal.digest);
             let has = Has { sealed, digest, was_wanted: false, ..Has::found(found.bytes) };
             self.found_below(adapter, &found.name, has);
+        }
+    }
+
+    /// A probe has found something. What it tells of a seal counts at once, as a lookup is planned
+    /// by the same event; the engine may not have heard it, if nobody waited any more.
+    pub(super) fn probed(
+        &mut self,
+        adapter: AdapterId,
+        name: &Name,
+        bytes: u64,
+        seal: Option<Seal>,
+    ) {
+        let before = seal.map(|_| self.below.events - 1);
+        let digest = seal.map(|seal| seal.digest);
+        let has = Has { sealed: before, digest, is_probed: true, ..Has::found(bytes) };
+        self.found_below(adapter, name, has);
+        if let (None, Ok(tier)) = (seal, self.below.tier(adapter))
+            && let Some(has) = tier.has.get_mut(name).filter(|has| has.is_probed)
+        {
+            has.sealed = None;
         }
     }
 

@@ -4,7 +4,7 @@ use super::Serving;
 use super::below::{Flight, Has};
 use super::{Model, ObjectNumber, State, Sure, Verdict, check};
 use crate::orders::{Ending, Name, Noted, Order};
-use kvtide_core::event::StoreOutcome;
+use kvtide_core::event::{Found, StoreOutcome};
 use kvtide_core::names::{AdapterId, Ticket};
 use kvtide_core::time::Duration;
 
@@ -177,11 +177,9 @@ impl Model {
             has.layout = None;
         }
         if let (Order::Probe { adapter, names, .. }, Ending::Probe(Some(found))) = (order, ending) {
-            for (name, bytes) in names.iter().zip(found.iter()) {
-                if let Some(bytes) = bytes {
-                    // It may be known from now on, without its digest.
-                    let has = Has::found(*bytes);
-                    self.found_below(adapter, name, has);
+            for (name, found) in names.iter().zip(found.iter()) {
+                if let Some(Found { bytes, seal }) = found {
+                    self.probed(adapter, name, *bytes, *seal);
                 }
             }
         }

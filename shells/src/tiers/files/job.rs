@@ -11,7 +11,7 @@ use super::memory::BLOCK_BYTES;
 use super::store::Store;
 use super::upkeep::{Delete, Probe, Scrub};
 use crate::arena::{Span, Window};
-use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
+use kvtide_core::event::{DeleteOutcome, Event, Found, LoadOutcome, StoreOutcome, TierFault};
 use kvtide_core::limits::GROW_STEP_BYTES;
 use kvtide_core::names::Ticket;
 use rustix::io::Errno;
@@ -66,7 +66,7 @@ pub enum Work {
 /// What came of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    Probed(Option<Vec<Option<u64>>>),
+    Probed(Option<Vec<Option<Found>>>),
     Stored(StoreOutcome),
     Loaded(LoadOutcome),
     Deleted(DeleteOutcome),
