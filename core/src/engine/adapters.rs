@@ -415,6 +415,13 @@ impl Adapters {
         (rate > 0 && (adapter.loads > 0 || adapter.pace.is_fresh(now))).then_some(rate)
     }
 
+    /// Whether an object that is held here can still be had. What goes only goes when it has been
+    /// read; what was lost, or has turned out to be damaged, is not read again.
+    pub(crate) fn may_read(&self, (id, entry): (AdapterId, SlotName)) -> bool {
+        let entry = self.get(id).shelf.entry(entry);
+        entry.is_some_and(|entry| entry.stage != Stage::Deleting(L2Removal::Digest))
+    }
+
     /// What an object's bytes have to come to, as far as it is known by now.
     pub fn seal_of(&self, (id, entry): (AdapterId, SlotName)) -> Option<Seal> {
         self.get(id).shelf.entry(entry)?.seal
