@@ -72,6 +72,9 @@ pub(super) struct Tier {
     pub is_closed: bool,
     /// What it is told to hold, or may have been.
     pub has: BTreeMap<Name, Has>,
+    /// What has turned out not to be there, or not to be what was stored: not to be read again
+    /// before it was stored or found anew.
+    pub barred: BTreeSet<Name>,
     /// Layouts of what it was given to store last.
     pub layouts: BTreeMap<Name, Layout>,
 }
@@ -234,6 +237,7 @@ impl Model {
             is_removed: false,
             is_closed: false,
             has: BTreeMap::new(),
+            barred: BTreeSet::new(),
             layouts: BTreeMap::new(),
         });
         Ok(())
@@ -279,6 +283,10 @@ impl Model {
     /// A tier has turned out to have something. Nobody is told of a store that is not needed then.
     pub(super) fn found_below(&mut self, adapter: AdapterId, name: &Name, has: Has) {
         let Ok(tier) = self.below.tier(adapter) else { return };
+        // As long as the engine names what it has put aside, it is told nothing new of it.
+        if !tier.has.contains_key(name) {
+            tier.barred.remove(name);
+        }
         tier.has.entry(name.clone()).or_insert(has);
         for owed in self.below.owed.get_mut(&(adapter, name.clone())).into_iter().flatten() {
             let demotion = self.below.demotions.entry(owed.object).or_default();
@@ -441,6 +449,7 @@ impl Model {
                 }
                 TierNews::Has { adapter, name, bytes } => {
                     let tier = self.below.tier(*adapter)?;
+                    tier.barred.remove(name);
                     let layout = tier.layouts.get(name).copied();
                     let has = Has { was_wanted: false, layout, ..Has::found(*bytes) };
                     let is_end = |news: &TierNews| match news {
