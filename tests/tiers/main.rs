@@ -2,6 +2,7 @@
 
 mod bed;
 mod bounds;
+mod clears;
 mod loads;
 mod probes;
 mod races;

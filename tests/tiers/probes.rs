@@ -1,7 +1,8 @@
 //! Objects that are asked for before the adapter's folder was looked through.
 
 use crate::bed::{Bed, OBJECT_BYTES, Order, config, digest_of, layout, prompt, setup};
-use crate::stores::orders;
+use crate::shelves::scan;
+use crate::stores::{ONE, orders};
 use kvtide_core::effect::{Effect, Note};
 use kvtide_core::event::{Event, Found};
 use kvtide_core::fact::{Fact, L2LoadEnd, L2Removal};
@@ -74,4 +75,23 @@ fn what_others_have_written_is_taken_by_its_size() {
     let mut bed = probed(&hashes, |_| None);
     bed.end_all();
     assert_eq!(bed.query("r"), Some(1));
+}
+
+/// A scan that tells, while an object is loaded, that it is of another layout: it is a miss, and
+/// stays where it is for those whose it is.
+#[test]
+fn i48_a_scan_that_tells_of_another_layout_during_a_load_makes_it_a_miss() {
+    let hashes = prompt(b'a', 1);
+    let mut bed = probed(&hashes, |_| None);
+    let Order::Load { key, .. } = bed.orders[0] else { panic!("one load") };
+    let seal = Seal { digest: digest_of(&key), layout: layout().fingerprint() ^ 1 };
+    let found = scan(&hashes, "", Some(seal));
+    bed.handle(Event::AdapterScanned { adapter: ONE, found: &found });
+    bed.end_all();
+    assert_eq!(bed.query("r"), Some(0));
+    assert_eq!(orders(&bed, is_aside).len(), 0, "its bytes are what they were");
+    let other = |fact: &Fact| matches!(fact, Fact::L2LoadEnded { end: L2LoadEnd::OtherSize, .. });
+    assert_eq!(bed.find_told(other), 1);
+    let removed = |fact: &Fact| matches!(fact, Fact::L2Removed { .. });
+    assert_eq!(bed.find_told(removed), 0);
 }
