@@ -184,7 +184,9 @@ impl Engine {
                 Alarm::Work => {}
                 Alarm::EvictionTick => {
                     evict::tick(&mut turn);
-                    self.promote.look_after_waiting(&mut turn, &mut self.adapters);
+                    if self.promote.look_after_waiting(&mut turn, &mut self.adapters) {
+                        turn.jobs.loads();
+                    }
                     let next = turn.now + evict::TICK;
                     turn.alarms.arm(next, Alarm::EvictionTick, NOBODY);
                     self.tiers_tick(out);
@@ -253,6 +255,9 @@ impl Engine {
                 Job::Tiers => {
                     let (adapters, demote) = (&mut self.adapters, &mut self.demote);
                     tiers::tiers_some(&mut turn, adapters, demote, &self.quota).then_some(job)
+                }
+                Job::Loads => {
+                    self.promote.look_after_waiting(&mut turn, &mut self.adapters).then_some(job)
                 }
             };
             match unfinished {

@@ -37,9 +37,9 @@ pub enum Event<'a> {
     AdapterScanned { adapter: AdapterId, found: &'a [Scanned<'a>] },
     /// All of what lay there has been told.
     AdapterScanEnded { adapter: AdapterId },
-    /// The end of an `Effect::Probe`: the bytes of each key that is there, in the order asked.
-    /// None for all where the adapter could not be asked.
-    ProbeEnded { ticket: Ticket, found: Option<&'a [Option<u64>]> },
+    /// The end of an `Effect::Probe`: what is there under each key, in the order asked. None for
+    /// all where the adapter could not be asked.
+    ProbeEnded { ticket: Ticket, found: Option<&'a [Option<Found>]> },
     /// The end of an `Effect::StoreObject`. Its place is no longer read.
     StoreEnded { ticket: Ticket, outcome: StoreOutcome },
     /// The end of an `Effect::LoadObject`. Its place is no longer written.
@@ -133,6 +133,21 @@ pub struct Scanned<'a> {
     pub bytes: u64,
     /// From the adapter's own index; None for what others have written.
     pub seal: Option<Seal>,
+}
+
+/// One object that a probe has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub bytes: u64,
+    /// From the adapter's own index; None for what others have written.
+    pub seal: Option<Seal>,
+}
+
+impl Found {
+    /// Nothing is known of it but its size.
+    pub fn of(bytes: u64) -> Found {
+        Found { bytes, seal: None }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

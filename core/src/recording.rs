@@ -36,7 +36,9 @@
 //!
 //! Version 2 came with lower tiers. It adds settings from 26 on, and the kinds of events from 25,
 //! of effects from 23 and of facts from 24 on. A recording of version 1 has none of them, and what
-//! an engine without lower tiers decides has the digest that it had.
+//! an engine without lower tiers decides has the digest that it had. Before the first release of
+//! version 2 what a probe finds got a third kind (`2`: with its seal); what was written without it
+//! reads as before.
 
 pub mod digest;
 pub mod events;

@@ -315,12 +315,17 @@ impl Bench {
             Input::AdapterScanned { found, .. } => found.len(),
             _ => 0,
         };
-        // All cells of lookups that wait below L1, which any event may end or let go on.
-        let waiting = match self.model.has_tiers() {
-            true => self.chunks_max * self.rows_max * self.engine.config().prefetch_max,
-            false => 0,
+        // All cells of one lookup that waits below L1, which any event may end or let go on, and
+        // all lookups that wait for one cell; of other lookups that end, those of the last one are
+        // as many as may come on top.
+        let (waiting, last) = match self.model.has_tiers() {
+            true => {
+                let cells = self.chunks_max * self.rows_max;
+                (cells + self.engine.config().prefetch_max, cells)
+            }
+            false => (0, 0),
         };
-        let own = own + waiting;
+        let (own, overshoot) = (own + waiting, overshoot + last);
         if let Input::Asked { call, .. } = input
             && let Some(range) = call.range()
         {

@@ -5,7 +5,7 @@
 use crate::memory::Tag;
 use crate::model::ObjectNumber;
 use kvtide_core::event::{
-    AdapterSetup, DeleteOutcome, LoadOutcome, PolicyKind, Scanned, StoreOutcome,
+    self, AdapterSetup, DeleteOutcome, LoadOutcome, PolicyKind, Scanned, StoreOutcome,
 };
 use kvtide_core::names::{AdapterId, ChunkHash, KvRank, Place, Seal, Ticket};
 use kvtide_core::time::Duration;
@@ -130,7 +130,7 @@ pub enum Noted {
 /// How something that was ordered from a lower tier has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    Probe(Option<Rc<[Option<u64>]>>),
+    Probe(Option<Rc<[Option<event::Found>]>>),
     Store(StoreOutcome),
     Load(LoadOutcome),
     Delete(DeleteOutcome),

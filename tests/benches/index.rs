@@ -98,6 +98,7 @@ fn look(base: &Path, expected: (u64, u64)) -> Took {
     let summary = loop {
         match news.recv().expect("the scan ends") {
             ScanNews::Found(batch) => drop(batch),
+            ScanNews::Known(_) => {}
             ScanNews::Ended(summary) => break *summary,
         }
     };

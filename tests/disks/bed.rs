@@ -6,7 +6,7 @@ use kvtide::tiers::files::status::TierStatus;
 use kvtide::tiers::spec::{AdapterSpec, FilesSpec, Kind};
 use kvtide::tiers::{Engine, Terms, Tiers, open};
 use kvtide_core::effect::{Effect, L2KeyRange, Note, Outbox};
-use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome};
+use kvtide_core::event::{DeleteOutcome, Event, Found, LoadOutcome, StoreOutcome};
 use kvtide_core::format::names::{HashBytes, ObjectName};
 use kvtide_core::names::{AdapterId, ChunkHash, KvRank, L2Key, Place, ScopeId, Ticket};
 use kvtide_core::slots::SlotName;
@@ -65,7 +65,7 @@ pub struct Heard {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    Probed(Option<Vec<Option<u64>>>),
+    Probed(Option<Vec<Option<Found>>>),
     Stored(StoreOutcome),
     Loaded(LoadOutcome),
     Deleted(DeleteOutcome),
@@ -80,9 +80,7 @@ impl Engine for Heard {
 
     fn tell(&mut self, event: Event<'_>) {
         let (ticket, told) = match event {
-            Event::ProbeEnded { ticket, found } => {
-                (ticket, Told::Probed(found.map(<[Option<u64>]>::to_vec)))
-            }
+            Event::ProbeEnded { ticket, found } => (ticket, Told::Probed(found.map(<[_]>::to_vec))),
             Event::StoreEnded { ticket, outcome } => (ticket, Told::Stored(outcome)),
             Event::LoadEnded { ticket, outcome } => (ticket, Told::Loaded(outcome)),
             Event::DeleteEnded { ticket, outcome } => (ticket, Told::Deleted(outcome)),

@@ -4,8 +4,8 @@ use kvtide_core::config::{AdapterSetup, Config, Limits, PolicyKind};
 use kvtide_core::effect::{Outbox, Refusal};
 use kvtide_core::engine::Engine;
 use kvtide_core::event::{
-    Ask, BodyOutcome, DeleteOutcome, Event, Keys, LoadOutcome, Named, OperatorAsk, Registration,
-    Scanned, SendOutcome, StoreOutcome, TierFault,
+    Ask, BodyOutcome, DeleteOutcome, Event, Found, Keys, LoadOutcome, Named, OperatorAsk,
+    Registration, Scanned, SendOutcome, StoreOutcome, TierFault,
 };
 use kvtide_core::limits::MODEL_BYTES_MAX;
 use kvtide_core::names::{
@@ -97,7 +97,7 @@ impl Texts {
     fn tier_events<'a>(
         &'a self,
         found: &'a [Scanned<'a>],
-        probed: &'a [Option<u64>],
+        probed: &'a [Option<Found>],
     ) -> Vec<Event<'a>> {
         let (adapter, digest) = (AdapterId(300), self.digest);
         let ticket = Ticket(SlotName { index: 77, generation: 70_000 });
@@ -227,7 +227,12 @@ fn file(frames: &[Frame]) -> Vec<u8> {
     bytes
 }
 
-const PROBED: [Option<u64>; 4] = [Some(4096), None, Some(u64::MAX), Some(0)];
+/// What a probe found, where digests of objects are numbered like this.
+fn probed(digest: u32) -> [Option<Found>; 5] {
+    let seal = Some(Seal { digest, layout: u32::MAX });
+    let sealed = Some(Found { bytes: 1 << 20, seal });
+    [Some(Found::of(4096)), None, Some(Found::of(u64::MAX)), sealed, Some(Found::of(0))]
+}
 
 fn secret() -> Secret {
     Secret::new(*b"nobody knows me!")
@@ -241,7 +246,9 @@ fn every_event_is_read_as_it_was_written() {
     let (mut frames, mut now) = (Vec::new(), 0);
     for texts in &said {
         let found = texts.found();
-        for event in texts.events().into_iter().chain(texts.tier_events(&found, &PROBED)) {
+        for event in
+            texts.events().into_iter().chain(texts.tier_events(&found, &probed(texts.digest)))
+        {
             now += 1_000_000 * (now % 91);
             recorder.begins(Instant(now), &event);
             recorder.ended(&[], &Part::since((0, 0), &Outbox::default()));
@@ -261,8 +268,8 @@ fn every_event_is_read_as_it_was_written() {
     let mut number = 0;
     for texts in &said {
         let recorded = texts.recorded(&secret);
-        let found = recorded.found();
-        let tier_events = recorded.tier_events(&found, &PROBED);
+        let (found, probed) = (recorded.found(), probed(recorded.digest));
+        let tier_events = recorded.tier_events(&found, &probed);
         for expected in recorded.events().into_iter().chain(tier_events) {
             let entry = reader.next_entry().expect("it was just written");
             let entry = entry.expect("all of them are there");
@@ -327,8 +334,9 @@ fn record_a_run(seed: u64, steps: u64) -> Vec<Frame> {
     tell(&mut recorder, &mut engine, now, Event::AdapterScanEnded { adapter });
     for _ in 0..steps {
         let texts = Texts::said(rng.below(7), 1 + rng.below(12) as u8);
+        let probed = probed(texts.digest);
         // Endings that nobody waits for; the others name an adapter that is not there.
-        let endings = texts.tier_events(&[], &PROBED);
+        let endings = texts.tier_events(&[], &probed);
         let endings = endings.into_iter().filter(|event| {
             !matches!(
                 event,

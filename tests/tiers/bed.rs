@@ -6,7 +6,7 @@
 use kvtide_core::config::{AdapterSetup, Config, Limits, PolicyKind};
 use kvtide_core::effect::{Answer, Effect, Note, OperatorAnswer, Outbox};
 use kvtide_core::engine::Engine;
-use kvtide_core::event::{Ask, Event, Keys, LoadOutcome, Registration};
+use kvtide_core::event::{Ask, Event, Found, Keys, LoadOutcome, Registration};
 use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::names::{
     AdapterId, ChunkHash, Connection, Dtype, InstanceId, L2Key, Layout, Place, Reply, Ticket,
@@ -278,7 +278,8 @@ impl Bed {
         match self.orders.remove(at) {
             Order::Probe { ticket, adapter, keys } => {
                 let disk = &self.disks[usize::from(adapter.0)];
-                let found = |key: &L2Key| disk.contains(&key.hash).then_some(OBJECT_BYTES);
+                let found =
+                    |key: &L2Key| disk.contains(&key.hash).then_some(Found::of(OBJECT_BYTES));
                 let found: Vec<_> = keys.iter().map(found).collect();
                 self.handle(Event::ProbeEnded { ticket, found: Some(&found) });
             }

@@ -2,7 +2,9 @@
 
 mod bed;
 mod bounds;
+mod clears;
 mod loads;
+mod probes;
 mod races;
 mod runs;
 mod shelves;

@@ -6,7 +6,9 @@ use crate::shelves::{SECOND, operate, scan};
 use crate::stores::{ONE, bed, end_store, is_delete, is_store, orders, own, status, store};
 use kvtide_core::config::AdapterSetup;
 use kvtide_core::effect::{Answer, Effect, Note, OperatorAnswer};
-use kvtide_core::event::{Ask, Event, LoadOutcome, Named, OperatorAsk, StoreOutcome, TierFault};
+use kvtide_core::event::{
+    Ask, Event, Found, LoadOutcome, Named, OperatorAsk, StoreOutcome, TierFault,
+};
 use kvtide_core::fact::{Fact, FactKey, L2LoadEnd, L2Removal, PrefetchFailure};
 use kvtide_core::names::{ChunkHash, InstanceId, KvRank, Seal};
 use kvtide_core::time::Duration;
@@ -285,7 +287,7 @@ fn f29_after_a_load_that_found_nothing_a_tier_is_asked_first_and_tried_once() {
     bed.lookup("two", 1, &hashes);
     assert_eq!(loads(&bed), [], "it is asked first");
     let ticket = bed.orders.remove(first(&bed, is_probe)).ticket();
-    let found = [Some(OBJECT_BYTES); 2];
+    let found = [Some(Found::of(OBJECT_BYTES)); 2];
     bed.handle(Event::ProbeEnded { ticket, found: Some(&found) });
     bed.work();
     assert_eq!(loads(&bed), hashes);

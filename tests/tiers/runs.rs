@@ -3,7 +3,7 @@
 
 use crate::bed::{Bed, OBJECT_BYTES, Order, config, digest_of, prompt, setup};
 use kvtide_core::config::PrefetchPolicy;
-use kvtide_core::event::{Ask, Event, LoadOutcome, TierFault};
+use kvtide_core::event::{Ask, Event, Found, LoadOutcome, TierFault};
 use kvtide_core::names::L2Key;
 use kvtide_core::rng::Rng;
 use kvtide_core::time::Duration;
@@ -87,7 +87,7 @@ fn step(bed: &mut Bed, rng: &mut Rng, ranks: u32) {
 fn fail(bed: &mut Bed, rng: &mut Rng, at: usize) {
     match bed.orders.remove(at) {
         Order::Probe { ticket, keys, .. } => {
-            let lies = |_: &L2Key| (rng.below(3) == 0).then_some(OBJECT_BYTES);
+            let lies = |_: &L2Key| (rng.below(3) == 0).then_some(Found::of(OBJECT_BYTES));
             let found: Vec<_> = keys.iter().map(lies).collect();
             let found = (rng.below(2) == 0).then_some(&*found);
             bed.handle(Event::ProbeEnded { ticket, found });

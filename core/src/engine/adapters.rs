@@ -29,7 +29,7 @@ use crate::engine::l1::{Key, L1};
 use crate::engine::memory::slots_bytes;
 use crate::engine::scopes::{ScopeKey, Scopes};
 use crate::engine::turn::Turn;
-use crate::event::LoadOutcome;
+use crate::event::{Found, LoadOutcome};
 use crate::fact::{AdapterGauges, AdapterState, Fact, FactKey, L2Removal};
 use crate::limits;
 use crate::names::{AdapterId, L2Key, Layout, Seal, Ticket};
@@ -224,14 +224,15 @@ impl Adapters {
         }
     }
 
-    /// A probe has found an object that the table does not name. False where the table has no room
-    /// for it.
-    pub fn learn(&mut self, id: AdapterId, key: L2Key, bytes: u64, l1: &mut L1) -> bool {
+    /// A probe has found an object that the table does not name, and told its seal as a scan does.
+    /// False where the table has no room for it, or names it: a store may have been faster, and
+    /// what was asked before that is not about its bytes.
+    pub fn learn(&mut self, id: AdapterId, key: L2Key, found: Found, l1: &mut L1) -> bool {
         let adapter = self.get_mut(id);
         if adapter.closing.is_some() {
             return false;
         }
-        adapter.shelf.admit(key, bytes, None, &mut l1.scopes).is_some()
+        adapter.shelf.admit(key, found.bytes, found.seal, &mut l1.scopes).is_some()
     }
 
     /// The object is wanted, and cannot go until `unhold`. True where it was wanted before.
@@ -412,6 +413,13 @@ impl Adapters {
         let adapter = self.get(id);
         let rate = adapter.pace.bytes_per_second();
         (rate > 0 && (adapter.loads > 0 || adapter.pace.is_fresh(now))).then_some(rate)
+    }
+
+    /// Whether an object that is held here can still be had. What goes only goes when it has been
+    /// read; what was lost, or has turned out to be damaged, is not read again.
+    pub(crate) fn may_read(&self, (id, entry): (AdapterId, SlotName)) -> bool {
+        let entry = self.get(id).shelf.entry(entry);
+        entry.is_some_and(|entry| entry.stage != Stage::Deleting(L2Removal::Digest))
     }
 
     /// What an object's bytes have to come to, as far as it is known by now.

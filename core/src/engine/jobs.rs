@@ -2,7 +2,7 @@
 //!
 //! The invariant: what is in the queue is bounded by what it works on (sessions, orphans, copies,
 //! connections, instances), and there is at most one sweep, one eviction pass, one window, one
-//! leave-taking and one look at lower tiers.
+//! leave-taking, one look at lower tiers and one at what comes from there.
 
 use crate::config::Limits;
 use crate::engine::copies::Ending;
@@ -39,6 +39,8 @@ pub enum Job {
     Evict,
     /// Stores below L1 that can begin or are given up, and lower tiers that leave.
     Tiers,
+    /// Loads that can begin or are given up, and results of lookups that are to be handed on.
+    Loads,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -47,6 +49,7 @@ pub struct Jobs {
     is_sweeping: bool,
     is_leaving: bool,
     has_tiers: bool,
+    has_loads: bool,
     /// What a pass under way is still to free.
     evict_bytes: u64,
 }
@@ -87,6 +90,14 @@ impl Jobs {
         }
     }
 
+    /// More loads can begin or end, or more lookups, than the turn reached.
+    pub fn loads(&mut self) {
+        if !self.has_loads {
+            self.has_loads = true;
+            self.queue.push_back(Job::Loads);
+        }
+    }
+
     /// A pass under way frees the larger of both.
     pub fn evict(&mut self, bytes: u64) {
         if self.evict_bytes == 0 && bytes > 0 {
@@ -119,6 +130,7 @@ impl Jobs {
             Job::Sweep => self.is_sweeping = false,
             Job::Leave => self.is_leaving = false,
             Job::Tiers => self.has_tiers = false,
+            Job::Loads => self.has_loads = false,
             _ => {}
         }
     }
@@ -142,4 +154,4 @@ impl Jobs {
 }
 
 /// Kinds of jobs of which there is one at the most.
-const SINGLE_JOBS: usize = 5;
+const SINGLE_JOBS: usize = 6;

@@ -261,7 +261,8 @@ impl Promote {
         self.finish(name);
     }
 
-    /// The result stands: the desk takes it before this event ends.
+    /// The result stands: the desk takes it before this event ends, or as soon as a turn reaches
+    /// it.
     fn finish(&mut self, name: SlotName) {
         let seek = self.seeks.find_mut(name).expect("finished while it exists");
         if !seek.is_done {
@@ -285,8 +286,19 @@ impl Promote {
         }
     }
 
-    /// The next result. Its seek is gone; loads that only it waited for are given up.
-    pub fn take_sought(&mut self, turn: &mut Turn, adapters: &mut Adapters) -> Option<Sought> {
+    /// Whether another result stands.
+    pub fn has_sought(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// The next result, `is_own` where it may be that of the event itself. Its seek is gone; loads
+    /// that only it waited for are given up.
+    pub fn take_sought(
+        &mut self,
+        turn: &mut Turn,
+        adapters: &mut Adapters,
+        is_own: bool,
+    ) -> Option<Sought> {
         let name = self.done.pop()?;
         let mut seek = self.seeks.remove(name).expect("listed while it exists");
         self.by_session.remove(&seek.session);
@@ -298,7 +310,10 @@ impl Promote {
         }
         let keep = (seek.end as usize * seek.rows.len()).min(seek.set.len());
         let rest = seek.set.split_off(keep);
-        turn.spend_own(rest.len());
+        match is_own {
+            true => turn.spend_own(rest.len()),
+            false => turn.spend(1 + rest.len()),
+        }
         for cell in rest.cells().iter().filter(|cell| cell.left == 0) {
             self.leave(turn, adapters, name, cell.object);
         }

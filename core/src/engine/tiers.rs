@@ -8,7 +8,7 @@ use super::adapters::flights::Flight;
 use super::sessions::Looked;
 use super::turn::Turn;
 use crate::effect::Outbox;
-use crate::event::{Event, LoadOutcome};
+use crate::event::{Event, Found, LoadOutcome};
 use crate::format::names::{HashBytes, ObjectName};
 use crate::names::{ChunkHash, L2Key, Layout, ScopeId, Ticket};
 use crate::slots::SlotName;
@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<u64>]>, out: &mut Outbox) {
+    fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<Found>]>, out: &mut Outbox) {
         if self.adapters.is_trial(ticket) {
             return self.trial_ended(ticket, found.is_some(), out);
         }
@@ -91,16 +91,22 @@ impl Engine {
     }
 
     /// Hands on what this event has decided: ended sessions to their seeks, results of seeks to
-    /// their sessions, and lets others begin.
+    /// their sessions, and lets others begin. One result at least, as it may be the event's own; of
+    /// others as many as the turn reaches.
     pub(super) fn settle_tiers(&mut self, out: &mut Outbox) {
         let mut turn = turn!(self, out);
+        let mut is_own = true;
         loop {
             while let Some(session) = self.sessions.take_abandoned() {
                 self.promote.cancel(&mut turn, session);
             }
-            let Some(sought) = self.promote.take_sought(&mut turn, &mut self.adapters) else {
+            if !is_own && turn.is_spent() && self.promote.has_sought() {
+                turn.jobs.loads();
                 break;
-            };
+            }
+            let sought = self.promote.take_sought(&mut turn, &mut self.adapters, is_own);
+            let Some(sought) = sought else { break };
+            is_own = false;
             self.sessions.sought(&mut turn, sought);
             self.promote.admit(&mut turn, &mut self.adapters);
         }

@@ -19,7 +19,7 @@ use super::models::Models;
 use super::paged::{self, ATTACH_ENDED, COPY_ENDED, REGISTER_PAGED, RETRIEVE};
 use super::secret::Naming;
 use super::tiers::{FoundObject, adapter};
-use crate::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration, SendOutcome};
+use crate::event::{Ask, BodyOutcome, Event, Found, Keys, OperatorAsk, Registration, SendOutcome};
 use crate::names::{ChunkHash, Connection, Dtype, InstanceId, Layout, Operator, Reply, Ticket};
 use crate::slots::SlotName;
 use crate::time::Duration;
@@ -286,7 +286,7 @@ pub(super) struct Scratch {
     request: String,
     hashes: Vec<ChunkHash>,
     pub(super) blocks: Vec<u32>,
-    pub(super) probed: Vec<Option<u64>>,
+    pub(super) probed: Vec<Option<Found>>,
     pub(super) found: Vec<FoundObject>,
     /// Names of what was found, one behind the other.
     pub(super) names: String,

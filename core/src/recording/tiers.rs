@@ -21,7 +21,9 @@ use super::header::{POLICIES, nanos, number_in};
 use super::secret::{Naming, Numbered};
 use crate::config::AdapterSetup;
 use crate::event::TierFault;
-use crate::event::{DeleteOutcome, Event, LoadOutcome, Named, OperatorAsk, Scanned, StoreOutcome};
+use crate::event::{
+    DeleteOutcome, Event, Found, LoadOutcome, Named, OperatorAsk, Scanned, StoreOutcome,
+};
 use crate::limits::{ADAPTER_NAME_BYTES_MAX, SCANNED_PER_EVENT};
 use crate::names::{AdapterId, ChunkHash, KvRank, Seal, Ticket};
 use crate::time::Duration;
@@ -88,9 +90,8 @@ impl<N: Naming> Writing<'_, N> {
             self.bytes.extend_from_slice(&self.naming.chunk(hash).to_le_bytes());
             self.bytes.number(*bytes);
             self.bytes.byte(seal.is_some().into());
-            if let Some(Seal { digest, layout }) = seal {
-                self.bytes.fixed_u32(self.naming.digest(*digest));
-                self.bytes.fixed_u32(*layout);
+            if let Some(seal) = seal {
+                self.seal(seal);
             }
         }
     }
@@ -112,15 +113,25 @@ impl<N: Naming> Writing<'_, N> {
         self.bytes.number(adapter.map_or(0, |adapter| u64::from(adapter.0) + 1));
     }
 
-    pub(super) fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<u64>]>) {
+    pub(super) fn probe_ended(&mut self, ticket: Ticket, found: Option<&[Option<Found>]>) {
         self.name(ticket.0);
         self.bytes.number(found.map_or(0, |found| found.len() as u64 + 1));
-        for bytes in found.into_iter().flatten() {
-            self.bytes.byte(bytes.is_some().into());
-            if let Some(bytes) = bytes {
-                self.bytes.number(*bytes);
+        for found in found.into_iter().flatten() {
+            let Some(Found { bytes, seal }) = found else {
+                self.bytes.byte(PROBED_NONE);
+                continue;
+            };
+            self.bytes.byte(if seal.is_some() { PROBED_SEALED } else { PROBED_BYTES });
+            self.bytes.number(*bytes);
+            if let Some(seal) = seal {
+                self.seal(seal);
             }
         }
+    }
+
+    fn seal(&mut self, Seal { digest, layout }: &Seal) {
+        self.bytes.fixed_u32(self.naming.digest(*digest));
+        self.bytes.fixed_u32(*layout);
     }
 
     pub(super) fn store_ended(&mut self, ticket: Ticket, outcome: StoreOutcome) {
@@ -325,13 +336,7 @@ impl Reading {
             let group = group.map_err(|_| start.fault(Fault::Value { what }))?;
             let hash = Numbered::hash_of(u128::from_le_bytes(input.array(what)?));
             let bytes = input.number(what)?;
-            let seal = match input.flag(what)? {
-                true => {
-                    let digest = input.fixed_u32(what)?;
-                    Some(Seal { digest, layout: input.fixed_u32(what)? })
-                }
-                false => None,
-            };
+            let seal = if input.flag(what)? { Some(seal(input, what)?) } else { None };
             let names = &mut self.scratch.names;
             let mut keep = |text: &str| {
                 let start = names.len();
@@ -379,7 +384,11 @@ impl Reading {
             return Err(input.fault(Fault::Truncated { what }));
         }
         for _ in 0..count {
-            probed.push(if input.flag(what)? { Some(input.number(what)?) } else { None });
+            probed.push(match one_of(input, PROBED_SEALED + 1, what)? {
+                PROBED_NONE => None,
+                PROBED_BYTES => Some(Found::of(input.number(what)?)),
+                _ => Some(Found { bytes: input.number(what)?, seal: Some(seal(input, what)?) }),
+            });
         }
         Ok(Event::ProbeEnded { ticket, found: Some(probed) })
     }
@@ -389,6 +398,11 @@ pub(super) fn adapter(input: &mut Input<'_>) -> Result<AdapterId, Malformed> {
     let start = *input;
     let number = u16::try_from(input.number("an adapter")?);
     Ok(AdapterId(number.map_err(|_| start.fault(Fault::Value { what: "an adapter" }))?))
+}
+
+fn seal(input: &mut Input<'_>, what: &'static str) -> Result<Seal, Malformed> {
+    let digest = input.fixed_u32(what)?;
+    Ok(Seal { digest, layout: input.fixed_u32(what)? })
 }
 
 /// How an order to an adapter ended, whichever it was.
@@ -411,6 +425,10 @@ fn how(input: &mut Input<'_>) -> Result<How, Malformed> {
 
 /// Numbers of an adapter's setup.
 const NUMBERS: usize = 13;
+/// What a probe found under a key: nothing, an object, or one with its seal.
+const PROBED_NONE: u8 = 0;
+const PROBED_BYTES: u8 = 1;
+const PROBED_SEALED: u8 = 2;
 const DONE: u8 = 0;
 const ABSENT: u8 = 1;
 const OTHER: u8 = 2;

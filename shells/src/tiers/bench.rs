@@ -2,7 +2,7 @@
 
 use super::{Order, Tier};
 use crate::arena::{Arena, Grower, Growth, Span, Window};
-use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome};
+use kvtide_core::event::{DeleteOutcome, Event, Found, LoadOutcome, StoreOutcome};
 use kvtide_core::format::names::{HashBytes, ObjectName};
 use kvtide_core::names::{AdapterId, ArenaId, ChunkHash, KvRank, Place, Ticket};
 use kvtide_core::slots::SlotName;
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ended {
     Scan(AdapterId),
-    Probe(u32, Option<Vec<Option<u64>>>),
+    Probe(u32, Option<Vec<Option<Found>>>),
     Store(u32, StoreOutcome),
     Load(u32, LoadOutcome),
     Delete(u32, DeleteOutcome),

@@ -15,7 +15,7 @@ use crate::arena::{Span, Window};
 use blake2::digest::consts::U8;
 use blake2::{Blake2b, Digest};
 use kvtide_core::effect::Note;
-use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
+use kvtide_core::event::{DeleteOutcome, Event, Found, LoadOutcome, StoreOutcome, TierFault};
 use kvtide_core::format::names::ObjectName;
 use kvtide_core::names::{AdapterId, Ticket};
 use kvtide_core::time::Instant;
@@ -53,7 +53,7 @@ struct Mark {
 /// An event that owns what it says.
 #[derive(Clone, Debug)]
 enum Ending {
-    Probe(Ticket, Option<Vec<Option<u64>>>),
+    Probe(Ticket, Option<Vec<Option<Found>>>),
     Store(Ticket, StoreOutcome),
     Load(Ticket, LoadOutcome),
     Delete(Ticket, DeleteOutcome),

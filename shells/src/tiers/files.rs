@@ -62,7 +62,7 @@ pub struct FileTier {
     resume: VecDeque<usize>,
     /// Places by class.
     running: [usize; 3],
-    /// Ended without having been begun.
+    /// Ended, and not told yet.
     ended: Vec<(Ticket, Ending)>,
     back: Vec<(usize, Chain)>,
     /// Orders that have not ended.
@@ -128,13 +128,15 @@ impl FileTier {
     }
 
     pub fn probe<'a>(&mut self, ticket: Ticket, names: impl Iterator<Item = ObjectName<'a>>) {
+        let objects: Vec<_> = names.collect();
         // What can have no file is not there.
-        let names: Vec<_> = names.map(|name| file_name(&name).ok()).collect();
+        let names: Vec<_> = objects.iter().map(|name| file_name(name).ok()).collect();
         self.orders += 1;
         if names.is_empty() {
             self.ended.push((ticket, Ending::Probed(Some(Vec::new()))));
             return;
         }
+        self.catalog.ask(ticket, &objects);
         self.queue(Job::new(ticket, Work::Probe(Probe::new(names))));
     }
 
@@ -200,9 +202,14 @@ impl FileTier {
         for queue in &mut self.queues {
             if let Some(at) = queue.iter().position(|job| job.ticket == ticket) {
                 let mut job = queue.remove(at).expect("it was just found there");
-                self.ended.push((ticket, job.give_up(TierFault::Cancelled)));
+                let ending = job.give_up(TierFault::Cancelled);
+                self.ended.push((ticket, ending.expect("what was not begun has left nothing")));
                 return;
             }
+        }
+        if self.catalog.cancel(ticket) {
+            self.ended.push((ticket, Ending::Probed(None)));
+            return;
         }
         let is_it = |job: &Option<Job>| job.as_ref().is_some_and(|job| job.ticket == ticket);
         let Some(place) = self.places.iter().position(is_it) else { return };
@@ -212,7 +219,8 @@ impl FileTier {
         }
         job.is_cancelled = true;
         if self.resume.contains(&place) {
-            self.ended.push((ticket, job.give_up(TierFault::Cancelled)));
+            let ending = job.give_up(TierFault::Cancelled);
+            self.ended.extend(ending.map(|ending| (ticket, ending)));
         } else {
             self.engine.cancel(place);
         }
@@ -251,18 +259,27 @@ impl FileTier {
 
     pub fn collect(&mut self, tell: &mut dyn FnMut(Event<'_>)) {
         self.has_more_found = self.catalog.collect(tell);
-        for (ticket, ending) in self.ended.drain(..) {
-            self.orders -= 1;
-            ending.tell(ticket, tell);
-        }
         self.engine.collect(&mut self.back);
         for (place, chain) in self.back.drain(..) {
             let job = self.places[place].as_mut().expect("a chain comes back to its job");
             if let Some(ending) = job.took(chain, &self.window) {
-                self.orders -= 1;
-                ending.tell(job.ticket, tell);
+                self.ended.push((job.ticket, ending));
             }
             self.resume.push_back(place);
+        }
+        for (ticket, found) in self.catalog.answered() {
+            self.orders -= 1;
+            Ending::Probed(Some(found)).tell(ticket, tell);
+        }
+        for (ticket, ending) in self.ended.drain(..) {
+            let ending = match ending {
+                Ending::Probed(found) => self.catalog.looked(ticket, found).map(Ending::Probed),
+                ending => Some(ending),
+            };
+            if let Some(ending) = ending {
+                self.orders -= 1;
+                ending.tell(ticket, tell);
+            }
         }
     }
 

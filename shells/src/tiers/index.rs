@@ -18,10 +18,12 @@ mod folder;
 mod keeper;
 mod locks;
 mod log;
+mod questions;
 mod scan;
 mod temps;
 
 pub use capacity::{Capacity, TooLarge, capacity, free_bytes, held_bytes};
+pub use questions::{Known, Question, told};
 pub use temps::temp_name;
 
 use crate::ending::Ending;
@@ -57,6 +59,8 @@ pub struct IndexOptions {
 #[derive(Debug)]
 pub enum ScanNews {
     Found(Batch),
+    /// The answer to a question. What was told before it is not in it.
+    Known(Known),
     /// There is nothing more.
     Ended(Box<ScanSummary>),
 }
@@ -180,6 +184,7 @@ enum Line {
     },
     /// Notes were lost before this.
     Lost,
+    Ask(Question),
     /// A file was moved to the quarantine.
     Quarantined,
 }
@@ -198,8 +203,8 @@ impl Index {
         let counts = Arc::new(IndexCounts::default());
         let (to_keeper, lines) = lane(BATCHES);
         let name = format!("index-{}", options.name);
-        let keeper = Keeper::new(base, options, lines, log, counts.clone());
-        let ending = Ending::spawn(&name, move || keeper.run(left, on_scan))
+        let keeper = Keeper::new(base, options, lines, log, counts.clone(), Box::new(on_scan));
+        let ending = Ending::spawn(&name, move || keeper.run(left))
             .map_err(|error| IndexError { what: "start a thread for", path: base.into(), error })?;
         Ok(Index {
             lane: to_keeper,
@@ -249,6 +254,13 @@ impl Index {
         }
     }
 
+    /// Asks what the index tells of objects, with what was noted so far. It is answered by
+    /// `ScanNews::Known`, unless the look through the folder ends first: then all of it was told.
+    pub fn ask(&mut self, question: Question) {
+        self.lines.push(Line::Ask(question));
+        self.flush();
+    }
+
     /// A file was moved to the quarantine, which has a bound.
     pub fn quarantined(&mut self) {
         self.lines.push(Line::Quarantined);
@@ -271,8 +283,8 @@ impl Index {
         let mut batch = refused.into_value();
         let notes = batch.iter().filter(|line| matches!(line, Line::Note { .. })).count();
         IndexCounts::add(&self.counts.missed, notes as u64);
-        // The numbers of later scopes depend on these.
-        batch.retain(|line| matches!(line, Line::Scope(_)));
+        // The numbers of later scopes depend on these, and lookups on those.
+        batch.retain(|line| matches!(line, Line::Scope(_) | Line::Ask(_)));
         self.lines = batch;
         self.has_lost = true;
     }

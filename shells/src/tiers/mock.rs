@@ -10,7 +10,7 @@ use super::spec::MockSpec;
 use crate::arena::{Span, Window};
 use crc32fast::Hasher;
 use kvtide_core::effect::Note;
-use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
+use kvtide_core::event::{DeleteOutcome, Event, Found, LoadOutcome, StoreOutcome, TierFault};
 use kvtide_core::format::names::ObjectName;
 use kvtide_core::limits::DISK_BYTES_PER_TURN;
 use kvtide_core::names::{AdapterId, Ticket};
@@ -199,8 +199,9 @@ impl MockTier {
         let ticket = order.ticket;
         match order.task {
             Task::Probe(names) => {
-                let bytes = |name| self.objects.get(name).map(|object| object.len() as u64);
-                let found: Vec<Option<u64>> = names.iter().map(bytes).collect();
+                let bytes =
+                    |name| self.objects.get(name).map(|object| Found::of(object.len() as u64));
+                let found: Vec<Option<Found>> = names.iter().map(bytes).collect();
                 tell(Event::ProbeEnded { ticket, found: Some(&found) });
             }
             Task::Store { name, span, promised } => {
@@ -343,7 +344,10 @@ mod tests {
         order(1, &name(1), at(0), |order| tier.store(order, bench.span(0).part(0, 100)));
         assert_eq!(collect(&mut tier, at(1)).len(), 1);
         tier.probe(ticket(2), [name(1), name(2)].into_iter());
-        assert_eq!(collect(&mut tier, at(1)), [Ended::Probe(2, Some(vec![Some(100), None]))]);
+        assert_eq!(
+            collect(&mut tier, at(1)),
+            [Ended::Probe(2, Some(vec![Some(Found::of(100)), None]))]
+        );
         order(3, &name(1), at(1), |order| tier.load(order, bench.span(1)));
         order(4, &name(2), at(1), |order| tier.load(order, bench.span(1)));
         let other = Ended::Load(3, LoadOutcome::OtherSize { bytes: 100 });

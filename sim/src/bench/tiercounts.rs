@@ -76,6 +76,9 @@ impl Bench {
             && found.iter().any(Option::is_some)
         {
             self.reach.met(State::ProbedBelow);
+            if found.iter().flatten().any(|found| found.seal.is_some()) {
+                self.reach.met(State::ProbedWithSeal);
+            }
             if self.model.asks_before_scan(*ticket) {
                 self.reach.met(State::ProbedBeforeScan);
             }

@@ -3,7 +3,7 @@
 
 use super::{Key, Model, ObjectNumber, State, Sure, Verdict, check};
 use crate::orders::{Name, Order, Setup};
-use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Ticket};
+use kvtide_core::names::{AdapterId, ArenaId, Layout, Place, Seal, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -72,6 +72,9 @@ pub(super) struct Tier {
     pub is_closed: bool,
     /// What it is told to hold, or may have been.
     pub has: BTreeMap<Name, Has>,
+    /// What has turned out not to be there, or not to be what was stored: not to be read again
+    /// before it was stored or found anew.
+    pub barred: BTreeSet<Name>,
     /// Layouts of what it was given to store last.
     pub layouts: BTreeMap<Name, Layout>,
 }
@@ -82,6 +85,8 @@ pub(super) struct Has {
     /// Since which event its digest is known for sure.
     pub sealed: Option<u64>,
     pub digest: Option<u32>,
+    /// That was told by a probe, whose answer may have been nobody's.
+    pub is_probed: bool,
     /// It may have been wanted before.
     pub was_wanted: bool,
     /// Of what it was surely stored as.
@@ -91,7 +96,7 @@ pub(super) struct Has {
 impl Has {
     /// Nothing is known of it but its size.
     pub fn found(bytes: u64) -> Has {
-        Has { bytes, sealed: None, digest: None, was_wanted: true, layout: None }
+        Has { bytes, sealed: None, digest: None, is_probed: false, was_wanted: true, layout: None }
     }
 }
 
@@ -232,6 +237,7 @@ impl Model {
             is_removed: false,
             is_closed: false,
             has: BTreeMap::new(),
+            barred: BTreeSet::new(),
             layouts: BTreeMap::new(),
         });
         Ok(())
@@ -254,9 +260,33 @@ impl Model {
         }
     }
 
+    /// A probe has found something. What it tells of a seal counts at once, as a lookup is planned
+    /// by the same event; the engine may not have heard it, if nobody waited any more.
+    pub(super) fn probed(
+        &mut self,
+        adapter: AdapterId,
+        name: &Name,
+        bytes: u64,
+        seal: Option<Seal>,
+    ) {
+        let before = seal.map(|_| self.below.events - 1);
+        let digest = seal.map(|seal| seal.digest);
+        let has = Has { sealed: before, digest, is_probed: true, ..Has::found(bytes) };
+        self.found_below(adapter, name, has);
+        if let (None, Ok(tier)) = (seal, self.below.tier(adapter))
+            && let Some(has) = tier.has.get_mut(name).filter(|has| has.is_probed)
+        {
+            has.sealed = None;
+        }
+    }
+
     /// A tier has turned out to have something. Nobody is told of a store that is not needed then.
     pub(super) fn found_below(&mut self, adapter: AdapterId, name: &Name, has: Has) {
         let Ok(tier) = self.below.tier(adapter) else { return };
+        // As long as the engine names what it has put aside, it is told nothing new of it.
+        if !tier.has.contains_key(name) {
+            tier.barred.remove(name);
+        }
         tier.has.entry(name.clone()).or_insert(has);
         for owed in self.below.owed.get_mut(&(adapter, name.clone())).into_iter().flatten() {
             let demotion = self.below.demotions.entry(owed.object).or_default();
@@ -419,6 +449,7 @@ impl Model {
                 }
                 TierNews::Has { adapter, name, bytes } => {
                     let tier = self.below.tier(*adapter)?;
+                    tier.barred.remove(name);
                     let layout = tier.layouts.get(name).copied();
                     let has = Has { was_wanted: false, layout, ..Has::found(*bytes) };
                     let is_end = |news: &TierNews| match news {

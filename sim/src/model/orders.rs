@@ -4,7 +4,7 @@ use super::Serving;
 use super::below::{Flight, Has};
 use super::{Model, ObjectNumber, State, Sure, Verdict, check};
 use crate::orders::{Ending, Name, Noted, Order};
-use kvtide_core::event::StoreOutcome;
+use kvtide_core::event::{Found, LoadOutcome, StoreOutcome};
 use kvtide_core::names::{AdapterId, Ticket};
 use kvtide_core::time::Duration;
 
@@ -26,7 +26,10 @@ impl Model {
             Order::Load { adapter, name, what, .. } => {
                 self.check_load(*adapter, name, what.object)?;
             }
-            Order::Delete { adapter, name, .. } => {
+            Order::Delete { adapter, name, quarantine, .. } => {
+                if *quarantine {
+                    self.below.tier(*adapter)?.barred.insert(name.clone());
+                }
                 let is_read = self.below.has_order(*adapter, name, |order| {
                     matches!(order, Order::Load { .. } | Order::Scrub { .. })
                 });
@@ -102,6 +105,8 @@ impl Model {
         let serves = matches!(tier.state, Serving::Scanning | Serving::Ready);
         check(serves || has_served, "R-30: a load from a tier that does not serve")?;
         check(loads < tier.setup.loads_max as usize, "I-32: more loads than a tier's credits")?;
+        let is_barred = tier.barred.contains(name);
+        check(!is_barred, "I-47, F29: loaded again what is gone or damaged, and not stored anew")?;
         let verifies = tier.setup.verify;
         let sealed = tier.has.get(name).and_then(|has| has.sealed);
         let loading = self.below.loading.get_mut(&number).expect("a load has its reservation");
@@ -157,9 +162,18 @@ impl Model {
             )
         };
         let found = self.below.flights.get(&ticket).filter(|flight| is_kind(&flight.order));
-        let found = found.map(|flight| (flight.order.clone(), flight.is_cancelled));
-        let Some((order, is_late)) = found else { return false };
+        let found =
+            found.map(|flight| (flight.order.clone(), flight.is_cancelled, flight.is_of_gone));
+        let Some((order, is_late, is_of_gone)) = found else { return false };
         self.below.flights.remove(&ticket);
+        if let Order::Load { adapter, name, .. } = &order
+            && let Ending::Load(LoadOutcome::Absent | LoadOutcome::OtherSize { .. }) = ending
+            && !is_late
+            && !is_of_gone
+            && let Ok(tier) = self.below.tier(*adapter)
+        {
+            tier.barred.insert(name.clone());
+        }
         if let Order::Store { adapter, name, .. } = &order
             && let Ending::Store(StoreOutcome::Present { bytes }) = ending
             && is_late
@@ -177,11 +191,9 @@ impl Model {
             has.layout = None;
         }
         if let (Order::Probe { adapter, names, .. }, Ending::Probe(Some(found))) = (order, ending) {
-            for (name, bytes) in names.iter().zip(found.iter()) {
-                if let Some(bytes) = bytes {
-                    // It may be known from now on, without its digest.
-                    let has = Has::found(*bytes);
-                    self.found_below(adapter, name, has);
+            for (name, found) in names.iter().zip(found.iter()) {
+                if let Some(Found { bytes, seal }) = found {
+                    self.probed(adapter, name, *bytes, *seal);
                 }
             }
         }

@@ -61,6 +61,7 @@ impl Model {
                     let layout = tier.layouts.get(name).and_then(Layout::bytes);
                     let bytes = layout.unwrap_or_default();
                     let has = Has::found(bytes);
+                    tier.barred.remove(name);
                     tier.has.entry(name.clone()).or_insert(has);
                 }
                 StoreEnd::Failed => {}

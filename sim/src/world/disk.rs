@@ -7,7 +7,7 @@
 
 use crate::memory::Tag;
 use crate::orders::{Found, Name, Noted};
-use kvtide_core::event::{DeleteOutcome, StoreOutcome};
+use kvtide_core::event::{self, DeleteOutcome, StoreOutcome};
 use kvtide_core::names::Seal;
 use kvtide_core::rng::Rng;
 use std::collections::BTreeMap;
@@ -137,6 +137,21 @@ impl Disk {
         let bytes = self.files.get(name).map(|file| file.bytes);
         let is_of_it = |line: &Line| line.seal.is_some() && Some(line.bytes) == bytes;
         !is_pending && self.index.get(name).is_some_and(is_of_it)
+    }
+
+    /// What a probe tells of a name: its file, and what the index of the running server, with all
+    /// that was noted in it, says of it.
+    pub fn probe(&self, name: &Name) -> Option<event::Found> {
+        let bytes = self.files.get(name)?.bytes;
+        let noted = self.notes.iter().rev().filter(|(noted, _)| noted == name);
+        let noted = noted.map(|(_, note)| *note).find(|note| *note != Noted::Used);
+        let line = match noted {
+            Some(Noted::Stored { bytes, seal }) => Some((bytes, seal)),
+            Some(_) => None,
+            None => self.index.get(name).map(|line| (line.bytes, line.seal)),
+        };
+        let seal = line.filter(|(told, _)| *told == bytes).and_then(|(_, seal)| seal);
+        Some(event::Found { bytes, seal })
     }
 
     /// The server is gone. `garbage` is what a device leaves that lied about being safe; only what

@@ -74,6 +74,7 @@ impl JobsSeen {
                 Job::Sweep => self.mark_single(SWEEP),
                 Job::Evict => self.mark_single(EVICT),
                 Job::Tiers => self.mark_single(TIERS),
+                Job::Loads => self.mark_single(LOADS),
             };
             check(is_new, "P3", "two jobs do the same")?;
         }
@@ -97,6 +98,10 @@ impl JobsSeen {
 
     pub(crate) fn empties_window(&self) -> bool {
         self.has(EMPTY_WINDOW)
+    }
+
+    pub(crate) fn loads(&self) -> bool {
+        self.has(LOADS)
     }
 
     pub(crate) fn sweeps(&self) -> bool {
@@ -151,3 +156,4 @@ const SWEEP: u8 = 2;
 const EVICT: u8 = 4;
 const LEAVE: u8 = 8;
 const TIERS: u8 = 16;
+const LOADS: u8 = 32;

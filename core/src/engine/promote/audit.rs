@@ -1,13 +1,17 @@
-//! What must hold of seeks and loads (I-2, I-10, I-11, I-25, I-32, I-34).
+//! What must hold of seeks and loads (I-2, I-10, I-11, I-24, I-25, I-32, I-34).
 
 use super::loads::Stage;
 use super::{Promote, Seek};
 use crate::engine::adapters::Adapters;
+use crate::engine::adapters::flights::Flight;
 use crate::engine::alarms::Alarm;
 use crate::engine::audit::{Claims, View, Violation, check};
 use crate::engine::l1::objects::State;
 use crate::engine::sessions::claim_set;
+use crate::limits::ADAPTERS_MAX;
+use crate::names::AdapterId;
 use crate::slots::SlotName;
+use alloc::collections::BTreeMap;
 
 impl Promote {
     /// Adds what seeks and loads claim of objects, names, entries and alarms.
@@ -17,7 +21,8 @@ impl Promote {
         adapters: &Adapters,
         claims: &mut Claims,
     ) -> Result<(), Violation> {
-        check(self.done.is_empty(), "I-10", "a lookup's result stands and was not handed on")?;
+        let is_handed_on = self.done.is_empty() || view.jobs.loads();
+        check(is_handed_on, "I-10", "a lookup's result stands and is not handed on")?;
         let mut active = 0;
         for (name, seek) in self.seeks.iter() {
             active += seek.is_active as usize;
@@ -26,8 +31,10 @@ impl Promote {
             claim_set(&seek.set, view, claims)?;
             seek.rows.iter().for_each(|row| claims.scopes[row.below.0 as usize] += 1);
             let ends = view.alarms.is_armed(seek.timer, Alarm::SeekExpiry, name);
-            check(ends, "I-10", "a seek has no deadline")?;
-            claims.timers += 1;
+            // What has run out is handed on, at once or by the next turn.
+            let has_run_out = seek.is_done && seek.timer.is_none();
+            check(ends || has_run_out, "I-10", "a seek has no deadline")?;
+            claims.timers += seek.timer.is_some() as usize;
             self.audit_seek(name, seek, view, adapters)?;
         }
         check(self.by_session.len() == self.seeks.len(), "I-12", "a session names no seek")?;
@@ -64,8 +71,40 @@ impl Promote {
         check(named == self.by_object.len(), "I-34", "an object is brought by no load")?;
         let standing: usize = self.waiting.iter().map(|line| line.loads.len()).sum();
         check(waiting == standing, "P3", "what does not wait stands in line")?;
+        self.audit_holds(adapters)?;
         let queued = self.seeks.len() - self.active;
         check(queued == self.queue.len(), "P3", "lookups that have ended stand in line")
+    }
+
+    /// What an adapter holds of its objects is held for loads, checks and trials that go on, once
+    /// for each.
+    fn audit_holds(&self, adapters: &Adapters) -> Result<(), Violation> {
+        let mut holds: BTreeMap<(AdapterId, SlotName), u32> = BTreeMap::new();
+        let of_loads = self.loads.iter().map(|(_, load)| (load.adapter, load.entry));
+        let of_flights = adapters.flights.iter().filter_map(|(_, found)| match found.flight {
+            Flight::Scrub { adapter, entry } | Flight::Trial { adapter, entry: Some(entry) } => {
+                Some((adapter, entry))
+            }
+            _ => None,
+        });
+        for held in of_loads.chain(of_flights) {
+            *holds.entry(held).or_default() += 1;
+        }
+        let mut held = [0; ADAPTERS_MAX];
+        for ((adapter, name), count) in holds {
+            // What is lost meanwhile is not there to be held.
+            let Some(entry) = adapters.get(adapter).shelf.entry(name) else { continue };
+            check(
+                entry.holds == count,
+                "I-24",
+                "an object below L1 is held for others than read it",
+            )?;
+            held[usize::from(adapter.0)] += 1;
+        }
+        for (adapter, held) in adapters.list.iter().zip(held) {
+            check(adapter.shelf.held == held, "I-24", "an object below L1 is held for nobody")?;
+        }
+        Ok(())
     }
 
     fn audit_seek(

@@ -130,22 +130,39 @@ impl Promote {
         }
     }
 
-    pub fn order_from(&mut self, turn: &mut Turn, adapters: &mut Adapters, id: AdapterId) {
+    /// As far as the turn reaches; a job goes on with the rest.
+    fn order_from(&mut self, turn: &mut Turn, adapters: &mut Adapters, id: AdapterId) {
+        if self.order_some(turn, adapters, id) {
+            turn.jobs.loads();
+        }
+    }
+
+    /// True where the turn was over before that.
+    fn order_some(&mut self, turn: &mut Turn, adapters: &mut Adapters, id: AdapterId) -> bool {
         let mut submitted: SmallVec<[ObjectId; 16]> = SmallVec::new();
-        while let Some(name) = self.first_waiting(id) {
+        let is_unfinished = loop {
+            let Some(name) = self.first_waiting(id) else { break false };
+            if turn.is_spent() {
+                break true;
+            }
             let load = self.loads.find(name).expect("it stands in line while it exists");
+            // It was lost or put aside while it waited: another load of it has found that out.
+            if !adapters.may_read((id, load.entry)) {
+                self.fail_waiting(turn, adapters, name, LookupStop::Absent, Abort::Load);
+                continue;
+            }
             if !turn.l1.can_commit(load.object) {
                 self.fail_waiting(turn, adapters, name, LookupStop::Absent, Abort::ForcedClear);
                 continue;
             }
             let is_late = planted!(turn.config, 47) && !adapters.get(id).serves();
             if !adapters.may_load(id, load.bytes) && !is_late {
-                break;
+                break false;
             }
             let patience = adapters.get(id).setup.load_deadline;
             let flight = Flight::Load { adapter: id, load: name };
             let departed = adapters.depart(flight, Some(patience), turn.now, turn.alarms);
-            let Some(ticket) = departed else { break };
+            let Some(ticket) = departed else { break false };
             self.leave_line(name);
             let load = self.loads.find_mut(name).expect("it exists, seen above");
             load.stage = Stage::Reading(ticket);
@@ -156,13 +173,14 @@ impl Promote {
             let into = place_of(turn, object, bytes);
             turn.out.effects.push(Effect::LoadObject { ticket, adapter: id, key, place: into });
             submitted.push(object);
-        }
+        };
         let mark = turn.out.mark();
         submitted.iter().for_each(|object| turn.l1.push_key(*object, turn.out));
         let keys = turn.out.keys_since(mark);
         if !keys.is_empty() {
             turn.out.tell(Fact::L2LoadSubmitted { adapter: id, keys });
         }
+        is_unfinished
     }
 
     /// A load has ended, one way or another.
@@ -300,8 +318,21 @@ impl Promote {
         }
     }
 
-    /// All who wait are cut where they wait for it; its key is free again.
+    /// What an event is about has failed.
     fn fail(
+        &mut self,
+        turn: &mut Turn,
+        name: SlotName,
+        why: (LookupStop, PrefetchFailure),
+        abort: Abort,
+    ) {
+        let load = self.loads.find(name).expect("failed while it exists");
+        turn.spend_own(load.waiters.len());
+        self.cut_waiters(turn, name, why, abort);
+    }
+
+    /// All who wait are cut where they wait for it; its key is free again.
+    fn cut_waiters(
         &mut self,
         turn: &mut Turn,
         name: SlotName,
@@ -315,7 +346,6 @@ impl Promote {
         let keys = turn.out.keys_since(mark);
         turn.out.tell(Fact::L2PrefetchFailed { keys, why: failure });
         self.give_back(turn, object, abort);
-        turn.spend_own(waiters.len());
         for (seek, at) in waiters {
             if let Some(of) = self.seeks.find_mut(seek) {
                 of.cut(at / of.rows.len() as u32, stop);
@@ -341,10 +371,7 @@ impl Promote {
         if planted!(turn.config, 44) {
             return;
         }
-        if planted!(turn.config, 41) && is_given_up {
-            return;
-        }
-        if planted!(turn.config, 45) && is_given_up {
+        if is_given_up && (planted!(turn.config, 41) || planted!(turn.config, 45)) {
             return;
         }
         adapters.unhold(load.adapter, load.entry);
@@ -378,18 +405,25 @@ impl Promote {
     }
 
     /// What waits for an adapter that takes no more loads does not wait for it any longer.
-    /// What waits for a credit of another is given one, if there is one by now.
-    pub fn look_after_waiting(&mut self, turn: &mut Turn, adapters: &mut Adapters) {
+    /// What waits for a credit of another is given one, if there is one by now. True where the turn
+    /// was over before that.
+    pub fn look_after_waiting(&mut self, turn: &mut Turn, adapters: &mut Adapters) -> bool {
+        let mut is_unfinished = false;
         for place in 0..self.waiting.len() {
             let id = AdapterId(place as u16);
             if adapters.loading().any(|serving| serving == id) || planted!(turn.config, 47) {
-                self.order_from(turn, adapters, id);
+                is_unfinished |= self.order_some(turn, adapters, id);
                 continue;
             }
-            while let Some(name) = self.first_waiting(id).filter(|_| !turn.is_spent()) {
+            while let Some(name) = self.first_waiting(id) {
+                if turn.is_spent() {
+                    is_unfinished = true;
+                    break;
+                }
                 self.fail_waiting(turn, adapters, name, LookupStop::TierError, Abort::Load);
             }
         }
+        is_unfinished
     }
 
     /// What waits for a credit has nothing to wait for: its adapter serves no more, or a forced
@@ -402,9 +436,10 @@ impl Promote {
         stop: LookupStop,
         abort: Abort,
     ) {
-        turn.spend(1);
+        let load = self.loads.find(name).expect("it stands in line while it exists");
+        turn.spend(1 + load.waiters.len());
         self.leave_line(name);
-        self.fail(turn, name, (stop, PrefetchFailure::NotFound), abort);
+        self.cut_waiters(turn, name, (stop, PrefetchFailure::NotFound), abort);
         self.release(turn, adapters, name);
     }
 

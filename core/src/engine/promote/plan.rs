@@ -19,6 +19,7 @@ use crate::engine::jobs::Job;
 use crate::engine::l1::room::{Search, Staged};
 use crate::engine::l1::{Found, Key};
 use crate::engine::turn::Turn;
+use crate::event;
 use crate::fact::{Fact, FactKey, LookupStop, NoRoom, PrefetchFailure};
 use crate::limits;
 use crate::names::{AdapterId, L2Key, ObjectId, Seal, Ticket};
@@ -333,15 +334,15 @@ impl Promote {
         turn: &mut Turn,
         adapters: &mut Adapters,
         (adapter, name, ticket): (AdapterId, SlotName, Ticket),
-        found: Option<&[Option<u64>]>,
+        found: Option<&[Option<event::Found>]>,
     ) {
         let Some(seek) = self.seeks.find_mut(name) else { return };
         let at = seek.probing.iter().position(|probing| probing.ticket == ticket);
         let Some(probing) = at.map(|at| seek.probing.swap_remove(at)) else { return };
         turn.spend_own(probing.keys.len());
-        for (key, bytes) in probing.keys.iter().zip(found.unwrap_or(&[])) {
-            if let Some(bytes) = bytes {
-                adapters.learn(adapter, *key, *bytes, turn.l1);
+        for (key, found) in probing.keys.iter().zip(found.unwrap_or(&[])) {
+            if let Some(found) = found {
+                adapters.learn(adapter, *key, *found, turn.l1);
             }
         }
         if !self.go_on(turn, adapters, name) {

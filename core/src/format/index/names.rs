@@ -41,7 +41,7 @@ impl ScopeRef<'_> {
         check_model(self.model).is_ok() && check_salt(self.salt).is_ok()
     }
 
-    fn kept(&self) -> ScopeName {
+    pub fn kept(&self) -> ScopeName {
         let (rank, group) = (self.rank, self.group);
         ScopeName { model: self.model.into(), salt: self.salt.into(), rank, group }
     }

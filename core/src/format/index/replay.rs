@@ -3,7 +3,7 @@
 //! The one invariant: the state after any records is that of a list that was told them one by one,
 //! and never holds more objects than the limit; the least recently used ones are forgotten first.
 
-use super::{Fault, Header, Reader, Record, ScopeName, Scopes, Step, Writer};
+use super::{Fault, Header, Reader, Record, ScopeName, ScopeRef, Scopes, Step, Writer};
 use crate::SeededHash;
 use crate::chains::Chains;
 use crate::effect::Note;
@@ -274,6 +274,12 @@ impl Replay {
                 }
             }
         }
+    }
+
+    /// What is known of one object.
+    pub fn object(&self, scope: &ScopeRef<'_>, hash: &ChunkHash) -> Option<&Object> {
+        let at = self.find(self.scopes.find(scope)?, hash)?;
+        Some(&self.entries[at as usize].object)
     }
 
     /// A file of this name is there. False where it is not known.

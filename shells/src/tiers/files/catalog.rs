@@ -1,18 +1,22 @@
 //! A tier's index and the look through its folder, as its reactor sees them.
 //!
+//! Until that look has ended, a probe is told what the index says of the files that it finds.
 //! Invariant: nothing here waits for the device; one batch of what was found is told in a turn, and
 //! the keeper makes no more of them meanwhile.
 
 use crate::ending::Ending;
 use crate::tiers::Terms;
-use crate::tiers::index::{Index, IndexError, IndexOptions, ScanNews, ScanSummary};
+use crate::tiers::index::told;
+use crate::tiers::index::{
+    Index, IndexError, IndexOptions, Known, Question, ScanNews, ScanSummary,
+};
 use crate::tiers::spec::{AdapterSpec, FilesSpec};
 use kvtide_core::effect::Note;
-use kvtide_core::event::{Event, Scanned};
+use kvtide_core::event::{Event, Found, Scanned};
 use kvtide_core::format::names::ObjectName;
-use kvtide_core::names::AdapterId;
+use kvtide_core::names::{AdapterId, Ticket};
 use kvtide_lanes::lane::{Consumer, lane};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -28,6 +32,19 @@ pub struct Catalog {
     adapter: Option<AdapterId>,
     name: String,
     is_scanned: bool,
+    /// Probes of which the index was asked.
+    asked: BTreeMap<Ticket, Asked>,
+    /// Probes that both have answered by now.
+    answered: Vec<(Ticket, Vec<Option<Found>>)>,
+}
+
+/// Which half of a probe's answer has come first.
+enum Asked {
+    Neither,
+    /// The index has told.
+    Known(Vec<Option<Found>>),
+    /// Its files were looked at.
+    Looked(Vec<Option<Found>>),
 }
 
 impl fmt::Debug for Catalog {
@@ -70,6 +87,8 @@ impl Catalog {
             adapter: None,
             name: spec.name.clone(),
             is_scanned: false,
+            asked: BTreeMap::new(),
+            answered: Vec::new(),
         })
     }
 
@@ -88,6 +107,63 @@ impl Catalog {
         if let Some(index) = &mut self.index {
             index.quarantined();
         }
+    }
+
+    /// A probe begins: what does the index say? What it was told of by then is in the engine's
+    /// table.
+    pub fn ask(&mut self, ticket: Ticket, names: &[ObjectName<'_>]) {
+        let Some(index) = self.index.as_mut().filter(|_| !self.is_scanned) else { return };
+        index.ask(Question::new(ticket, names));
+        self.asked.insert(ticket, Asked::Neither);
+    }
+
+    /// A probe's look at its files has ended. What is to be told of it, unless the index is still
+    /// being asked.
+    pub fn looked(
+        &mut self,
+        ticket: Ticket,
+        found: Option<Vec<Option<Found>>>,
+    ) -> Option<Option<Vec<Option<Found>>>> {
+        let asked = self.asked.remove(&ticket);
+        let Some(found) = found else { return Some(None) };
+        match asked {
+            Some(Asked::Known(known)) => Some(Some(both(found, known))),
+            Some(_) if found.iter().any(Option::is_some) => {
+                self.asked.insert(ticket, Asked::Looked(found));
+                None
+            }
+            Some(_) | None => Some(Some(found)),
+        }
+    }
+
+    /// True where only the index was waited for.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        let is_it = matches!(self.asked.get(&ticket), Some(Asked::Looked(_)));
+        is_it && self.asked.remove(&ticket).is_some()
+    }
+
+    /// Probes that have ended since.
+    pub fn answered(&mut self) -> impl Iterator<Item = (Ticket, Vec<Option<Found>>)> {
+        self.answered.drain(..)
+    }
+
+    fn known(&mut self, Known { ticket, found: known }: Known) {
+        match self.asked.remove(&ticket) {
+            Some(Asked::Looked(found)) => self.answered.push((ticket, both(found, known))),
+            Some(_) => drop(self.asked.insert(ticket, Asked::Known(known))),
+            None => {}
+        }
+    }
+
+    /// All that the index could tell was told.
+    fn end_scan(&mut self, adapter: AdapterId, tell: &mut dyn FnMut(Event<'_>)) {
+        self.is_scanned = true;
+        for (ticket, asked) in std::mem::take(&mut self.asked) {
+            if let Asked::Looked(found) = asked {
+                self.answered.push((ticket, found));
+            }
+        }
+        tell(Event::AdapterScanEnded { adapter });
     }
 
     pub fn start_scan(&mut self, adapter: AdapterId) {
@@ -109,23 +185,27 @@ impl Catalog {
         }
         let is_open = self.found.take(&mut self.taken);
         self.waiting.extend(self.taken.drain(..));
+        while let Some(ScanNews::Known(known)) =
+            self.waiting.pop_front_if(|news| matches!(news, ScanNews::Known(_)))
+        {
+            self.known(known);
+        }
         match self.waiting.pop_front() {
+            Some(ScanNews::Known(known)) => self.known(known),
             Some(ScanNews::Found(batch)) => {
                 let found: Vec<Scanned<'_>> =
                     batch.objects.iter().map(|object| object.scanned()).collect();
                 tell(Event::AdapterScanned { adapter, found: &found });
             }
             Some(ScanNews::Ended(summary)) => {
-                self.is_scanned = true;
                 announce(&self.name, &summary);
-                tell(Event::AdapterScanEnded { adapter });
+                self.end_scan(adapter, tell);
             }
             // The keeper is gone, which only a panic can bring about: what it has not told is found
             // by being asked for.
             None if !is_open => {
-                self.is_scanned = true;
                 tracing::error!("L2 {}: the look through its folder has ended early", self.name);
-                tell(Event::AdapterScanEnded { adapter });
+                self.end_scan(adapter, tell);
             }
             None => {}
         }
@@ -137,6 +217,12 @@ impl Catalog {
         let name = self.name;
         self.index.map(|index| Closing { name, ending: index.close() })
     }
+}
+
+/// What was found, with what the index tells of it.
+fn both(found: Vec<Option<Found>>, known: Vec<Option<Found>>) -> Vec<Option<Found>> {
+    let each = found.into_iter().zip(known);
+    each.map(|(file, known)| file.map(|file| told(file, known))).collect()
 }
 
 /// An index that is being written to its end, on its own thread.

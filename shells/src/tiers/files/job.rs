@@ -2,7 +2,8 @@
 //!
 //! A job is asked for its next chain until it is over, and shown every chain that has come back.
 //! Invariant: it yields exactly one ending, and not before the last chain that reads or writes the
-//! arena has come back; what it does afterwards only tidies up.
+//! arena has come back. A store's comes after what it left is cleared away; the others only close
+//! their file afterwards.
 
 use super::engine::{Chain, Step};
 use super::load::Load;
@@ -10,7 +11,7 @@ use super::memory::BLOCK_BYTES;
 use super::store::Store;
 use super::upkeep::{Delete, Probe, Scrub};
 use crate::arena::{Span, Window};
-use kvtide_core::event::{DeleteOutcome, Event, LoadOutcome, StoreOutcome, TierFault};
+use kvtide_core::event::{DeleteOutcome, Event, Found, LoadOutcome, StoreOutcome, TierFault};
 use kvtide_core::limits::GROW_STEP_BYTES;
 use kvtide_core::names::Ticket;
 use rustix::io::Errno;
@@ -47,6 +48,8 @@ pub struct Job {
     pub ticket: Ticket,
     pub work: Work,
     pub is_cancelled: bool,
+    /// What came of it, until what it left is cleared away.
+    owed: Option<Ending>,
     /// Interruptions that nobody had asked for.
     interruptions: u8,
 }
@@ -63,7 +66,7 @@ pub enum Work {
 /// What came of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    Probed(Option<Vec<Option<u64>>>),
+    Probed(Option<Vec<Option<Found>>>),
     Stored(StoreOutcome),
     Loaded(LoadOutcome),
     Deleted(DeleteOutcome),
@@ -96,7 +99,7 @@ pub enum Came {
 
 impl Job {
     pub fn new(ticket: Ticket, work: Work) -> Job {
-        Job { ticket, work, is_cancelled: false, interruptions: 0 }
+        Job { ticket, work, is_cancelled: false, owed: None, interruptions: 0 }
     }
 
     pub fn class(&self) -> Class {
@@ -138,24 +141,34 @@ impl Job {
             Work::Scrub(scrub) => scrub.took(chain),
         };
         match came {
-            Came::Ended(ending) => Some(ending),
+            Came::Ended(ending) => self.told(ending),
             // What is left only tidies up, and ends whether or not somebody has cancelled it.
-            Came::On if self.is_cancelled && !self.has_ended() => {
-                Some(self.give_up(TierFault::Cancelled))
-            }
+            Came::On if self.has_ended() => self.owed.take(),
+            Came::On if self.is_cancelled => self.give_up(TierFault::Cancelled),
             Came::On => None,
             Came::Failed(error) if is_interruption(error) && !self.is_cancelled => {
                 self.interruptions += 1;
                 let is_too_much = self.interruptions > INTERRUPTIONS_MAX;
-                is_too_much.then(|| self.give_up(TierFault::Io))
+                if is_too_much { self.give_up(TierFault::Io) } else { None }
             }
-            Came::Failed(error) => Some(self.give_up(fault(error))),
+            Came::Failed(error) => self.give_up(fault(error)),
         }
     }
 
-    /// Ends it where it stands; no chain of it is on its way.
-    pub fn give_up(&mut self, why: TierFault) -> Ending {
-        match &mut self.work {
+    /// The ending now, or after the next chain where that clears away what is left.
+    fn told(&mut self, ending: Ending) -> Option<Ending> {
+        let is_left = matches!(&self.work, Work::Store(store) if store.has_leftovers());
+        if is_left {
+            self.owed = Some(ending);
+            return None;
+        }
+        Some(ending)
+    }
+
+    /// Ends it where it stands; no chain of it is on its way. The ending, unless something is left
+    /// to be cleared away first.
+    pub fn give_up(&mut self, why: TierFault) -> Option<Ending> {
+        let ending = match &mut self.work {
             Work::Store(store) => {
                 store.leave();
                 Ending::Stored(StoreOutcome::Failed(why))
@@ -176,10 +189,12 @@ impl Job {
                 scrub.leave();
                 Ending::Scrubbed(None)
             }
-        }
+        };
+        self.told(ending)
     }
 
-    /// Whether its ending has been yielded.
+    /// Whether what came of it stands: it has yielded its ending, or owes it until what it left is
+    /// cleared away.
     pub fn has_ended(&self) -> bool {
         match &self.work {
             Work::Store(store) => store.has_ended(),

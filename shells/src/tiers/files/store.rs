@@ -1,5 +1,6 @@
 //! Storing one object: a temporary file is written, cut to length where it was written rounded, and
-//! renamed into place whole.
+//! renamed into place whole. Its ending is told when nothing is left of it but the object: a store
+//! that failed for want of room gives back what it took before another is tried.
 //!
 //! ```text
 //! open temporary -> write ... -> [cut] -> [sync] -> rename -> close
@@ -26,6 +27,8 @@ pub struct Store {
     direct: bool,
     written: u64,
     is_open: bool,
+    /// There may be a temporary file.
+    is_begun: bool,
     /// The file system takes no direct writes of this file after all: it is begun anew.
     begins_anew: bool,
     stage: Stage,
@@ -36,7 +39,7 @@ enum Stage {
     Writing,
     /// There is one under this name: how large is it?
     Present,
-    /// It has ended; the temporary file goes, if there is one.
+    /// What came of it stands; the temporary file goes, if there is one.
     Leaving {
         removes: bool,
         /// It got its name without all of its bytes.
@@ -49,9 +52,17 @@ impl Store {
     pub fn new(span: Span, name: Arc<CStr>, temporary: Arc<CStr>, rules: &Rules) -> Store {
         let is_whole = span.bytes().is_multiple_of(BLOCK_BYTES);
         let direct = rules.direct && is_aligned(span) && (is_whole || rules.can_truncate);
-        let (written, is_open, begins_anew) = (0, false, false);
-        let stage = Stage::Writing;
-        Store { span, name, temporary, direct, written, is_open, begins_anew, stage }
+        Store {
+            span,
+            name,
+            temporary,
+            direct,
+            written: 0,
+            is_open: false,
+            is_begun: false,
+            begins_anew: false,
+            stage: Stage::Writing,
+        }
     }
 
     pub fn bytes_left(&self) -> u64 {
@@ -65,7 +76,10 @@ impl Store {
         let temporary = || (Folder::Temporary, self.temporary.clone());
         let remove = || Step::Remove { folder: Folder::Temporary, name: self.temporary.clone() };
         match self.stage {
-            Stage::Writing => Some(self.write(rules, window, bytes, temporary())),
+            Stage::Writing => {
+                self.is_begun = true;
+                Some(self.write(rules, window, bytes, temporary()))
+            }
             Stage::Present => {
                 let (folder, name) = (Folder::Base, self.name.clone());
                 let look = Step::Look { folder, name, seen: Box::default() };
@@ -228,7 +242,15 @@ impl Store {
     /// It ends without having been stored.
     pub fn leave(&mut self) {
         if !self.has_ended() {
-            self.stage = Stage::Leaving { removes: true, withdraws: false };
+            self.stage = Stage::Leaving { removes: self.is_begun, withdraws: false };
+        }
+    }
+
+    /// Whether there is something to clear away, with one chain more.
+    pub fn has_leftovers(&self) -> bool {
+        match self.stage {
+            Stage::Leaving { removes, withdraws } => removes || withdraws || self.is_open,
+            _ => false,
         }
     }
 
@@ -285,12 +307,19 @@ mod tests {
         }
 
         fn took(&mut self, outcomes: &[Outcome]) -> Option<Ending> {
-            let mut chain = self.next();
+            let chain = self.next();
+            self.came(chain, outcomes)
+        }
+
+        fn came(&mut self, mut chain: Chain, outcomes: &[Outcome]) -> Option<Ending> {
             assert_eq!(chain.steps.len(), outcomes.len(), "{chain:?}");
             chain.outcomes = outcomes.to_vec();
             self.job.took(chain, &self.bench.window)
         }
     }
+
+    /// What it left is cleared away, and only then it is told.
+    const CLEARED: [Outcome; 2] = [Ok(0), Ok(0)];
 
     fn failed(why: TierFault) -> Option<Ending> {
         Some(Ending::Stored(StoreOutcome::Failed(why)))
@@ -302,11 +331,14 @@ mod tests {
     fn a_device_with_room_for_less_than_a_block_is_full_and_not_broken() {
         let mut trial = Trial::new();
         assert_eq!(trial.took(&[Ok(0), Ok(1024), CUT, CUT]), None);
-        assert_eq!(trial.took(&[Err(Errno::NOSPC), CUT, CUT]), failed(TierFault::NoSpace));
+        assert_eq!(trial.took(&[Err(Errno::NOSPC), CUT, CUT]), None);
+        assert_eq!(trial.took(&CLEARED), failed(TierFault::NoSpace));
         let mut trial = Trial::new();
         assert_eq!(trial.took(&[Ok(0), Ok(0), CUT, CUT]), None);
-        while trial.took(&[Ok(0), CUT, CUT]).is_none() {}
-        assert!(trial.job.has_ended(), "it is not asked for ever");
+        while !trial.job.has_ended() {
+            assert_eq!(trial.took(&[Ok(0), CUT, CUT]), None, "it is not asked for ever");
+        }
+        assert_eq!(trial.took(&CLEARED), failed(TierFault::Io));
     }
 
     /// A kernel without memory may take half of a chain; the rest of it then stands for itself.
@@ -314,13 +346,14 @@ mod tests {
     fn i29_what_got_its_name_without_its_bytes_loses_it() {
         for written in [Err(Errno::IO), Ok(512)] {
             let mut trial = Trial::new();
-            assert_eq!(trial.took(&[Ok(0), written, Ok(0), Ok(0)]), failed(TierFault::Io));
+            assert_eq!(trial.took(&[Ok(0), written, Ok(0), Ok(0)]), None);
             let removes = |step: &Step| match step {
                 Step::Remove { folder, name } => *folder == Folder::Base && **name == *c"name",
                 _ => false,
             };
             let next = trial.next();
             assert!(next.steps.iter().any(removes), "{next:?}");
+            assert_eq!(trial.came(next, &CLEARED), failed(TierFault::Io));
         }
     }
 
@@ -331,5 +364,30 @@ mod tests {
         assert_eq!(trial.took(&[Err(Errno::NOENT), Ok(0), Ok(0)]), None);
         let stored = Some(Ending::Stored(StoreOutcome::Stored));
         assert_eq!(trial.took(&[Ok(0), Ok(ALL), Ok(0), Ok(0)]), stored);
+    }
+
+    /// Broke: the failure was told before the temporary file was gone, and the next store met the
+    /// disk that this one had filled. Guards: told once, after what was left is cleared; a
+    /// cancellation meanwhile changes nothing, and what was not begun has nothing to clear.
+    #[test]
+    fn a_store_is_told_once_and_after_what_it_left_is_gone() {
+        let mut trial = Trial::new();
+        assert_eq!(trial.took(&[Ok(0), Err(Errno::NOSPC), CUT, CUT]), None);
+        assert!(trial.job.has_ended(), "what came of it stands");
+        trial.job.is_cancelled = true;
+        assert_eq!(trial.took(&[Ok(0), Err(Errno::IO)]), failed(TierFault::NoSpace));
+        assert!(trial.job.next(&RULES, &trial.bench.window, OBJECT_BYTES).is_none());
+
+        let stored = Some(Ending::Stored(StoreOutcome::Stored));
+        let mut trial = Trial::new();
+        assert_eq!(trial.took(&[Ok(0), Ok(ALL), Ok(0), CUT]), None);
+        assert_eq!(trial.took(&[Ok(0)]), stored, "its file is closed");
+
+        let mut trial = Trial::new();
+        assert_eq!(trial.job.give_up(TierFault::Cancelled), failed(TierFault::Cancelled));
+        let mut trial = Trial::new();
+        assert_eq!(trial.took(&[Ok(0), Ok(512), CUT, CUT]), None);
+        assert_eq!(trial.job.give_up(TierFault::Cancelled), None);
+        assert_eq!(trial.took(&CLEARED), failed(TierFault::Cancelled));
     }
 }

@@ -8,7 +8,7 @@ use super::job::{Came, Ending, Rules, closing};
 use super::memory::{BLOCK_BYTES, Blocks, Memory};
 use crate::tiers::digest::keyed;
 use crc32fast::Hasher;
-use kvtide_core::event::DeleteOutcome;
+use kvtide_core::event::{DeleteOutcome, Found};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct Probe {
     /// None where no file can have the key's name.
     names: Vec<Option<Arc<CStr>>>,
-    found: Vec<Option<u64>>,
+    found: Vec<Option<Found>>,
     is_over: bool,
 }
 
@@ -45,7 +45,7 @@ impl Probe {
         for (step, outcome) in chain.steps.iter().zip(&chain.outcomes) {
             let Step::Look { seen, .. } = step else { continue };
             match *outcome {
-                Ok(_) => self.found.push(seen.file_bytes()),
+                Ok(_) => self.found.push(seen.file_bytes().map(Found::of)),
                 Err(Errno::NOENT) => self.found.push(None),
                 Err(error) => return Came::Failed(error),
             }

@@ -11,7 +11,7 @@
 use super::log::{Left, LeftIndex, LogFile, read_into, remove_if_there};
 use super::scan::{self, Scan, prune_quarantine};
 use super::temps::{OLD_SECONDS, Owners};
-use super::{Batch, Credit, FoundObject, IndexCounts, IndexOptions, Line, QUARANTINE};
+use super::{Batch, Credit, FoundObject, IndexCounts, IndexOptions, Line, QUARANTINE, Question};
 use super::{ScanNews, ScanSummary};
 use crate::clock::Clock;
 use crate::entropy;
@@ -22,6 +22,7 @@ use kvtide_core::names::ChunkHash;
 use kvtide_core::time::Instant;
 use kvtide_core::{Map, map_with_capacity};
 use kvtide_lanes::lane::Consumer;
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,7 +48,14 @@ pub struct Keeper {
     is_incomplete: bool,
     /// When it was compared last.
     compared: Option<Instant>,
+    on_scan: OnScan,
+    /// What was asked and not looked up yet, and answers that were not told yet.
+    questions: Vec<Question>,
+    answers: VecDeque<ScanNews>,
 }
+
+/// Hears what the look through the folder finds; hands back what it cannot take just now.
+type OnScan = Box<dyn FnMut(ScanNews) -> Result<(), ScanNews> + Send>;
 
 /// The reactor is gone: what remains is to write what it has noted.
 struct Closed;
@@ -65,6 +73,7 @@ impl Keeper {
         lane: Consumer<Vec<Line>>,
         log: LogFile,
         counts: Arc<IndexCounts>,
+        on_scan: OnScan,
     ) -> Keeper {
         Keeper {
             base: base.to_owned(),
@@ -80,12 +89,15 @@ impl Keeper {
             has_gap: false,
             is_incomplete: false,
             compared: None,
+            on_scan,
+            questions: Vec::new(),
+            answers: VecDeque::new(),
         }
     }
 
-    pub fn run(mut self, left: Left, on_scan: impl FnMut(ScanNews) -> Result<(), ScanNews>) {
+    pub fn run(mut self, left: Left) {
         self.prune();
-        if self.begin(left, on_scan).is_ok() {
+        if self.begin(left).is_ok() {
             while self.is_open {
                 self.wait();
                 self.append();
@@ -102,11 +114,7 @@ impl Keeper {
     }
 
     /// Up to the end of the scan.
-    fn begin(
-        &mut self,
-        left: Left,
-        mut on_scan: impl FnMut(ScanNews) -> Result<(), ScanNews>,
-    ) -> Result<(), Closed> {
+    fn begin(&mut self, left: Left) -> Result<(), Closed> {
         let started = self.clock.now();
         for newer in &left.newer {
             tracing::warn!("{newer} was written by a later kvtide and is left alone");
@@ -121,10 +129,10 @@ impl Keeper {
                 drop_merged(&index, self.wall_seconds());
             }
         }
-        self.deliver(&mut table, &mut on_scan)?;
+        self.deliver(&mut table)?;
         summary.took = Duration::from_nanos(self.clock.now().0 - started.0);
         self.counts.is_scanned.store(true, Ordering::Release);
-        self.offer(ScanNews::Ended(Box::new(summary)), &mut None, &mut on_scan)
+        self.offer(ScanNews::Ended(Box::new(summary)), &mut None)
     }
 
     /// Reads what is left. True where our own index cannot be gone on with, or is not alone.
@@ -193,6 +201,7 @@ impl Keeper {
                 IndexCounts::add(&self.counts.names, NAMES_PER_BREATH);
                 self.hear();
                 self.append_into(scan.replay, gone);
+                self.tell_answers();
             }
             self.is_open
         });
@@ -210,6 +219,7 @@ impl Keeper {
         }
         self.hear();
         self.append_into(replay, gone);
+        self.tell_answers();
         if let Err(error) = read {
             // What was not listed may be there all the same.
             summary.fault = Some(error.to_string());
@@ -225,16 +235,15 @@ impl Keeper {
     }
 
     /// Tells the reactor what lies there, and empties the table.
-    fn deliver(
-        &mut self,
-        table: &mut Table,
-        on_scan: &mut impl FnMut(ScanNews) -> Result<(), ScanNews>,
-    ) -> Result<(), Closed> {
+    fn deliver(&mut self, table: &mut Table) -> Result<(), Closed> {
         let out = Arc::new(AtomicU32::new(0));
         loop {
             while out.load(Ordering::Acquire) >= BATCHES_OUT {
                 self.breathe(&mut Some(table))?;
+                self.tell_answers();
             }
+            // Not once it is off the table and not told: its answer would be that it is not known.
+            self.tell_answers();
             let mut objects = Vec::with_capacity(SCANNED_PER_EVENT);
             while objects.len() < SCANNED_PER_EVENT
                 && let Some((object, is_noted)) = table.replay.pop()
@@ -252,22 +261,27 @@ impl Keeper {
             out.fetch_add(1, Ordering::Relaxed);
             let credit = Credit { out: out.clone(), keeper: thread::current() };
             let batch = Batch { objects, _credit: credit };
-            self.offer(ScanNews::Found(batch), &mut Some(table), on_scan)?;
+            self.offer(ScanNews::Found(batch), &mut Some(table))?;
         }
     }
 
     /// Until it is taken.
-    fn offer(
-        &mut self,
-        mut news: ScanNews,
-        table: &mut Option<&mut Table>,
-        on_scan: &mut impl FnMut(ScanNews) -> Result<(), ScanNews>,
-    ) -> Result<(), Closed> {
-        while let Err(back) = on_scan(news) {
+    fn offer(&mut self, mut news: ScanNews, table: &mut Option<&mut Table>) -> Result<(), Closed> {
+        while let Err(back) = (self.on_scan)(news) {
             news = back;
             self.breathe(table)?;
         }
         Ok(())
+    }
+
+    /// Answers reach the reactor behind what was told before them.
+    fn tell_answers(&mut self) {
+        while let Some(answer) = self.answers.pop_front() {
+            if let Err(back) = (self.on_scan)(answer) {
+                self.answers.push_front(back);
+                return;
+            }
+        }
     }
 
     /// A short rest, in which notes are taken.
@@ -301,13 +315,17 @@ impl Keeper {
             match line {
                 Line::Scope(scope) => self.heard.push(scope),
                 Line::Note { scope, hash, note } => self.notes.push((scope, hash, note)),
+                // What was asked before is answered by the end of the look.
+                Line::Ask(_) if self.counts.is_scanned.load(Ordering::Acquire) => {}
+                Line::Ask(question) => self.questions.push(question),
                 Line::Lost => (self.has_gap, self.is_incomplete) = (true, true),
                 Line::Quarantined => self.prune(),
             }
         }
     }
 
-    /// Gives the notes to the file, and to a table that is being told from.
+    /// Gives the notes to the file, and to a table that is being told from, which then answers what
+    /// was asked.
     fn append_into(&mut self, replay: &mut Replay, gone: &mut Map<(u32, ChunkHash), ()>) {
         let now = self.wall_seconds();
         for (scope, hash, note) in &self.notes {
@@ -318,6 +336,9 @@ impl Keeper {
                 Note::Removed => gone.insert((number, *hash), ()),
                 Note::Stored { .. } | Note::Used => gone.remove(&(number, *hash)),
             };
+        }
+        for question in self.questions.drain(..) {
+            self.answers.push_back(ScanNews::Known(question.answered(replay)));
         }
         self.append();
     }

@@ -1,6 +1,7 @@
 //! Real folders: restarts, torn indexes, other servers, what is left behind.
 
 mod bounds;
+mod questions;
 
 use super::folder::Folder;
 use super::*;
@@ -38,6 +39,7 @@ impl Run {
                     assert!(batch.objects.len() <= kvtide_core::limits::SCANNED_PER_EVENT);
                     objects.append(&mut batch.objects);
                 }
+                ScanNews::Known(known) => panic!("nothing was asked: {known:?}"),
                 ScanNews::Ended(summary) => {
                     return (objects, ScanSummary { took: Duration::ZERO, ..*summary });
                 }

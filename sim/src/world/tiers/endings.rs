@@ -31,7 +31,7 @@ impl World {
         let ending = match (&job.order, tier) {
             (Order::Probe { names, .. }, Some(tier)) => {
                 let disk = &self.tiers[tier].disk;
-                let found = names.iter().map(|name| disk.file(name).map(|file| file.bytes));
+                let found = names.iter().map(|name| disk.probe(name));
                 Ending::Probe(fault.is_none().then(|| found.collect()))
             }
             (Order::Store { name, what, .. }, Some(tier)) => {

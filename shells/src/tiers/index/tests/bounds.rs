@@ -97,6 +97,7 @@ fn batches_are_made_as_they_are_taken() {
                 objects.extend(batch.objects.iter().map(|object| object.hash));
                 dropped += 1;
             }
+            ScanNews::Known(known) => panic!("nothing was asked: {known:?}"),
             ScanNews::Ended(summary) => {
                 assert_eq!(summary.unknown, 5 * per_event as u64);
                 break;
