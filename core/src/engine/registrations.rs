@@ -25,7 +25,10 @@ impl Engine {
             return self.refuse(reply, instance, model, reason, out);
         }
         match self.admit(registration, None, out) {
-            Ok(()) => out.answer(reply, Answer::Registered),
+            Ok(()) => {
+                self.attachments.outdate(instance);
+                out.answer(reply, Answer::Registered);
+            }
             Err(reason) => self.refuse(reply, instance, model, reason, out),
         }
     }
@@ -60,6 +63,10 @@ impl Engine {
             Attached::Of(pending) => pending,
         };
         let (reply, instance, model) = (pending.reply, pending.instance, &*pending.model);
+        if pending.is_outdated {
+            let reason = Refusal::Malformed("the instance has left, or has registered anew since");
+            return self.refuse(reply, instance, model, reason, out);
+        }
         if let Err(fault) = outcome {
             return self.refuse(reply, instance, model, Refusal::Attach(fault), out);
         }

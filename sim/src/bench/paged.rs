@@ -46,10 +46,10 @@ impl Bench {
         out: &Outbox,
     ) -> Result<Seen, String> {
         let reply = self.asked.ok_or("I-49: a copy that nobody has asked for")?;
-        let open = self.open.get_mut(&reply).ok_or("R-32: a copy after its answer")?;
+        let open = self.open.get_mut(&reply).ok_or("P2: a copy after its answer")?;
         open.parked = true;
         let call = open.call.clone();
-        let paged = *self.attached.get(&attachment).ok_or("R-32: a copy of what is not there")?;
+        let paged = *self.attached.get(&attachment).ok_or("I-6: a copy of what is not there")?;
         let layout = paged.pages.layout();
         let mut owed = Vec::new();
         let blocks = out.blocks(copy.blocks);
@@ -76,7 +76,7 @@ impl Bench {
                 owed = self.model.retrieve_blocks(asked, named, news, &began)?;
                 slots
             }
-            _ => return Err("R-32: a copy in a direction that nobody has asked for".into()),
+            _ => return Err("I-6: a copy in a direction that nobody has asked for".into()),
         };
         self.reach.met(match copy.direction {
             Direction::Store => State::PagedStore,
@@ -196,7 +196,7 @@ impl Bench {
             other => return Err(format!("P7: a registration was answered {other:?}")),
         };
         if !open.parked {
-            let rejected = rejected.ok_or("R-32: registered without being attached")?;
+            let rejected = rejected.ok_or("I-6: registered without being attached")?;
             return self.model.attach_asked(&says, Some(rejected));
         }
         let due = self.due.take().ok_or("P2: an attach was answered before its end")?;
@@ -206,7 +206,7 @@ impl Bench {
                 self.reach.met(State::AttachOutdated);
                 Ok(())
             }
-            (Due::Outdated, _) => Err("R-39: an older registration replaced a newer one".into()),
+            (Due::Outdated, _) => Err("I-6: an older registration replaced a newer one".into()),
             (Due::Registration, Some(fault)) => {
                 self.reach.met(State::AttachRefused);
                 let is_told = *answer == Answer::Refused(Refusal::Attach(fault));
@@ -238,7 +238,7 @@ impl Bench {
                     open.parked = true;
                     let Call::RegisterPaged { instance, model, world_size, paged } = &open.call
                     else {
-                        return Err("R-32: attached for no registration".into());
+                        return Err("I-6: attached for no registration".into());
                     };
                     let what = (model, *world_size, paged.pages.layout());
                     let says = says(*instance, what, paged);
