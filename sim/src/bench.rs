@@ -108,6 +108,8 @@ pub struct Bench {
     fault: Option<AttachFault>,
     attached: BTreeMap<Attachment, Paged>,
     copying: BTreeMap<Ticket, Owed>,
+    /// What came from the memory of an engine.
+    gathered: BTreeSet<ObjectNumber>,
     /// Waits without an answer.
     parked: BTreeSet<Reply>,
     replies: u32,
@@ -157,6 +159,7 @@ impl Bench {
             fault: None,
             attached: BTreeMap::new(),
             copying: BTreeMap::new(),
+            gathered: BTreeSet::new(),
             parked: BTreeSet::new(),
             replies: 0,
             now: Instant::ZERO,

@@ -88,7 +88,6 @@ impl Attachments {
     /// Orders the memory of a registration to be attached.
     pub fn begin(&mut self, reply: Reply, registration: &PagedRegistration, out: &mut Outbox) {
         let PagedRegistration { instance, model, world_size, pages } = *registration;
-        self.outdate(instance);
         let (model, is_outdated) = (model.into(), false);
         let pending = Pending { reply, instance, model, world_size, pages, is_outdated };
         let connection = reply.connection;

@@ -48,6 +48,9 @@ impl Engine {
         if let Some(reason) = off.or_else(unfit).or_else(full) {
             return self.refuse(reply, instance, model, reason, out);
         }
+        if !planted!(self.config, 54) {
+            self.attachments.outdate(instance);
+        }
         self.attachments.begin(reply, registration, out);
     }
 
@@ -122,6 +125,9 @@ impl Engine {
 
     /// Memory that was registered over a connection goes with it, and so do its registrations.
     pub(super) fn end_attached(&mut self, connection: Connection, out: &mut Outbox) {
+        if planted!(self.config, 53) {
+            return;
+        }
         for instance in self.attachments.connection_ended(connection) {
             self.work.spend(1);
             let why = (InstanceEnd::ConnectionEnded, Abort::ConnectionEnded);
@@ -147,6 +153,9 @@ impl Engine {
         self.copies.instance_ended(&mut turn!(self, out), ended, abort);
         if let Some(memory) = ended.memory {
             self.attachments.detach(memory.attachment, out);
+            if planted!(self.config, 52) && abort == Abort::Replaced {
+                out.effects.pop();
+            }
         }
     }
 }

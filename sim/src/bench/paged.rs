@@ -10,7 +10,6 @@ use crate::model::{Began, Due, Geometry, News, ObjectNumber, Ordered, Rejected, 
 use crate::reach::State;
 use crate::transcript::Input;
 use kvtide_core::effect::{Answer, Direction, Effect, Outbox, PageCopy, Refusal};
-use kvtide_core::fact::Fact;
 use kvtide_core::names::{Attachment, Connection, InstanceId, Layout, Place, Reply, Ticket};
 
 /// A copy between an engine's blocks and L1.
@@ -70,6 +69,12 @@ impl Bench {
             (Call::Retrieve { instance, range, blocks, skip_tokens }, Direction::Retrieve) => {
                 let slots = self.delivered(copy.slots, layout, out)?;
                 let objects: Vec<ObjectNumber> = slots.iter().map(|lent| lent.object).collect();
+                for object in &objects {
+                    self.reach.met(match self.gathered.contains(object) {
+                        true => State::PagedReadPaged,
+                        false => State::SlotsReadPaged,
+                    });
+                }
                 let began = Began::Copying(Ordered { objects, ..ordered });
                 let (asked, named) =
                     (transfer(reply, *instance, range), (&*blocks.ids, *skip_tokens));
@@ -109,6 +114,7 @@ impl Bench {
             let tag = self.devices.object(paged.device, ids);
             let tag = tag.ok_or("P1: stored from blocks that are not those of one chunk")?;
             self.memory.set_origin(*object, tag);
+            self.gathered.insert(*object);
         }
         Ok(())
     }
@@ -121,6 +127,7 @@ impl Bench {
         news: &News,
     ) -> Result<(), String> {
         let began = Began::Answered(flag);
+        self.count_without_memory(call);
         match call {
             Call::Store { instance, range, blocks } => {
                 let asked = transfer(reply, *instance, range);
@@ -279,18 +286,26 @@ impl Bench {
         self.attached.values().try_for_each(|paged| self.devices.check(paged.device))
     }
 
-    /// A clear by force: what it meets in flight.
-    pub(super) fn count_clear(&mut self, out: &Outbox) {
-        let is_cleared = |fact: &Fact| {
-            use kvtide_core::fact::{Abort, Removal};
-            matches!(
-                fact,
-                Fact::WriteAborted { why: Abort::ForcedClear, .. }
-                    | Fact::Evicted { why: Removal::ForcedClear, .. }
-            )
-        };
-        if self.model.paged_copies() > 0 && out.facts.iter().any(is_cleared) {
+    /// A clear by force may meet copies in flight.
+    pub(super) fn count_clear(&mut self, force: bool) {
+        if force && self.model.paged_copies() > 0 {
             self.reach.met(State::ClearedMidCopy);
+        }
+    }
+
+    /// Who asks for a copy, and has registered otherwise.
+    fn count_without_memory(&mut self, call: &Call) {
+        let (Call::Store { instance, .. } | Call::Retrieve { instance, .. }) = call else { return };
+        let mut known = self.model.instances();
+        if known.any(|(id, known)| id == instance && known.memory.is_none()) {
+            self.reach.met(State::WithoutMemory);
+        }
+    }
+
+    /// Something is read by slots or bytes.
+    pub(super) fn count_read(&mut self, lent: &[Lent]) {
+        if lent.iter().any(|lent| self.gathered.contains(&lent.object)) {
+            self.reach.met(State::PagedReadBySlots);
         }
     }
 }

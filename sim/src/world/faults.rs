@@ -211,7 +211,7 @@ impl World {
             part.salt = if part.salt.is_empty() { "tenant".into() } else { "".into() };
         }
         let name = range.request.clone();
-        if entry.cache.is_some() && self.rng.below(2) == 0 {
+        if self.profile.groups[entry.group].paged > 0 && self.rng.below(2) == 0 {
             return self.stray_blocks(process, part);
         }
         let call = match self.rng.below(11) {

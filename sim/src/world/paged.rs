@@ -244,6 +244,12 @@ impl World {
 
     /// A copy that makes no sense where it comes.
     pub(super) fn stray_blocks(&mut self, process: ProcessId, range: Range) {
+        if self.processes[process.0].cache.is_none() {
+            let (instance, device) = (self.processes[process.0].instance, DeviceId(0));
+            let ids = (1..=range.len()).collect();
+            let blocks = Blocks { device, ids };
+            return self.send(process, Call::Store { instance, range, blocks }, Then::Stray);
+        }
         if self.rng.below(2) == 0 {
             return self.store_blocks(process, range);
         }
