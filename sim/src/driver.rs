@@ -2,8 +2,8 @@
 //! documents of a few chunks. Every event goes over the bench; a broken rule is a panic.
 
 use crate::bench::{Bench, Copying, Lent, Seen};
-use crate::calls::{Blocks, Call, Paged, Range};
-use crate::devices::DeviceId;
+use crate::calls::{Blocks, Call, Range};
+use crate::devices::{DeviceId, Paged};
 use crate::memory::grains;
 use crate::profile::layout_of;
 use crate::transcript::Input;

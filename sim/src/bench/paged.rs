@@ -3,8 +3,8 @@
 
 use super::rules::geometry;
 use super::{Bench, Lent, Open, Seen, transfer};
-use crate::calls::{Blocks, Call, Paged};
-use crate::devices::{DeviceId, Held, NULL};
+use crate::calls::{Blocks, Call};
+use crate::devices::{DeviceId, Held, NULL, Paged};
 use crate::memory::{Tag, grains};
 use crate::model::{Began, Due, Geometry, News, ObjectNumber, Ordered, Rejected, Says};
 use crate::reach::State;

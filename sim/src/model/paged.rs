@@ -2,9 +2,19 @@
 //! answer may come (I-2, I-4, I-6, I-7).
 
 use super::transfers::{Copy, Kind, Name};
-use super::{Geometry, Model, News, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
+use super::{Model, News, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
 use kvtide_core::names::{Attachment, Place, Ticket};
 use std::rc::Rc;
+
+/// How the blocks of an engine's memory make up chunks and objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub blocks: u32,
+    pub per_chunk: u32,
+    /// The last ones of each chunk.
+    pub per_object: u32,
+    pub tokens_per_block: u32,
+}
 
 /// What came of `store` or `retrieve` in the event that asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]

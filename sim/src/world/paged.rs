@@ -7,9 +7,9 @@
 use super::actions::{Action, Then};
 use super::{ProcessId, RequestNumber, Step, World};
 use crate::bench::Copying;
-use crate::calls::{Blocks, Call, Paged, Range};
+use crate::calls::{Blocks, Call, Range};
 use crate::deeds::Deed;
-use crate::devices::{DeviceId, NULL};
+use crate::devices::{DeviceId, NULL, Paged};
 use crate::reach::State;
 use crate::transcript::Input;
 use kvtide_core::effect::Answer;
