@@ -277,6 +277,7 @@ impl Engine {
             }
             Ask::Unregister { instance } => {
                 let why = (InstanceEnd::Unregistered, Abort::Unregistered);
+                self.attachments.outdate(instance);
                 self.end_instance(instance, why, out);
                 out.answer(reply, Answer::None);
             }

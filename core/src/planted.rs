@@ -369,4 +369,47 @@ pub const BUGS: &[Bug] = &[
         "alone in the queue",
         "a lookup that has waited for its turn waits on where the last adapter has left",
     ),
+    bug(49, "I-7", "failed, published", "what a copy was to store is published although it failed"),
+    bug(
+        50,
+        "R-25",
+        "an end amid a copy",
+        "the end of an instance gives back the memory into which its blocks are being copied",
+    ),
+    bug(
+        51,
+        "P1",
+        "skipped from the start",
+        "tokens to be skipped are counted from the start of the prompt, not of the range",
+    ),
+    bug(
+        52,
+        "I-6",
+        "held for the one before",
+        "memory is not let go when its instance registers other memory",
+    ),
+    bug(
+        53,
+        "F09",
+        "memory without its engine",
+        "the end of a connection leaves the memory attached that was registered over it",
+    ),
+    bug(
+        54,
+        "I-6",
+        "whichever is attached last",
+        "of two registrations under way the one holds whose memory is attached last",
+    ),
+    bug(
+        55,
+        "P1",
+        "the wrong end of a window",
+        "of a chunk that is cut by a window, the first blocks are copied in place of the last",
+    ),
+    bug(
+        56,
+        "R-3",
+        "ordered, published",
+        "what is to be stored is readable from the order of its copy on",
+    ),
 ];

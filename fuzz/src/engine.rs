@@ -11,7 +11,7 @@
 //! that bytes are whole which its own side is still writing.
 
 use kvtide_core::config::{Config, Limits, PolicyKind, PoolKind};
-use kvtide_core::event::{BodyOutcome, SendOutcome};
+use kvtide_core::event::{AttachFault, BodyOutcome, SendOutcome};
 use kvtide_core::names::{InstanceId, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::Duration;
@@ -144,6 +144,26 @@ enum Event {
         rank: u32,
         range: Named,
     },
+    RegisterPaged {
+        rank: u32,
+    },
+    StoreBlocks {
+        rank: u32,
+        range: Named,
+    },
+    RetrieveBlocks {
+        rank: u32,
+        range: Named,
+        skip_tokens: u64,
+    },
+    EndAttach {
+        nth: usize,
+        is_good: bool,
+    },
+    EndCopy {
+        nth: usize,
+        fails_at: Option<usize>,
+    },
     /// What was lent is used and committed.
     Commit {
         nth: usize,
@@ -211,7 +231,7 @@ impl Event {
         let nth = usize::from(who);
         let force = how & 1 == 1;
         let time = Duration::from_millis(u64::from(how) * [1, 10, 130, 400][usize::from(what & 3)]);
-        match kind % 32 {
+        match kind % 40 {
             0 => Event::Register { rank, grains: (how > 127).then_some(u64::from(how & 63) + 1) },
             1 => Event::Unregister { rank },
             2 => Event::Ping { rank, nobody: how > 200 },
@@ -242,6 +262,13 @@ impl Event {
             28 => Event::OperatorClear { force },
             29 => Event::Pass { time },
             30 => Event::Jump { time },
+            31 => Event::RegisterPaged { rank },
+            32..=33 => Event::StoreBlocks { rank, range },
+            34..=35 => Event::RetrieveBlocks { rank, range, skip_tokens: u64::from(how & 7) * 100 },
+            36 => Event::EndAttach { nth, is_good: !force },
+            37..=38 => {
+                Event::EndCopy { nth, fails_at: (how > 200).then_some(usize::from(how & 7)) }
+            }
             _ => Event::Tick,
         }
     }
@@ -282,6 +309,21 @@ impl Run {
                 let operator = self.driver.bench.events;
                 self.driver.feed(Input::OperatorClear { operator, force });
             }
+            Event::RegisterPaged { rank } => self.driver.register_paged(rank),
+            Event::EndAttach { nth, is_good } if !self.driver.attaching.is_empty() => {
+                let nth = nth % self.driver.attaching.len();
+                let outcome = if is_good { Ok(()) } else { Err(AttachFault::Absent) };
+                let attachment = self.driver.attaching[nth];
+                self.ended.push(Input::AttachEnded { attachment, outcome });
+                self.driver.end_attach(nth, outcome);
+            }
+            Event::EndCopy { nth, fails_at } if !self.driver.copies.is_empty() => {
+                let nth = nth % self.driver.copies.len();
+                let ticket = self.driver.copies[nth].ticket;
+                self.ended.push(Input::CopyEnded { ticket, whole: fails_at.is_none() });
+                self.driver.end_copy(nth, fails_at);
+            }
+            Event::EndAttach { .. } | Event::EndCopy { .. } => {}
             Event::Pass { time } => self.driver.pass(time),
             Event::Jump { time } => {
                 self.driver.now = self.driver.now + time;
@@ -323,6 +365,14 @@ impl Run {
             Event::PrepareRetrieve { rank, range } => {
                 let range = self.range(range, Some(rank));
                 self.ask(rank + 1, Call::PrepareRetrieve { instance: instance(rank), range });
+            }
+            Event::StoreBlocks { rank, range } => {
+                let range = self.range(range, Some(rank));
+                self.driver.store_blocks(rank, range);
+            }
+            Event::RetrieveBlocks { rank, range, skip_tokens } => {
+                let range = self.range(range, Some(rank));
+                self.driver.retrieve_blocks(rank, range, skip_tokens);
             }
             Event::Inline { rank, range } => {
                 let (instance, range) = (instance(rank), self.range(range, Some(rank)));

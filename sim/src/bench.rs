@@ -9,15 +9,16 @@ mod paged;
 mod promises;
 mod restart;
 mod rules;
+mod seen;
 mod tiercounts;
 mod tiers;
 
-use crate::calls::{Call, Paged, Range};
-use crate::devices::Devices;
+use crate::calls::{Call, Range};
+use crate::devices::{Devices, Paged};
 use crate::model::{Due, Key, Model, News, ObjectNumber, Removed, Scope, Transfer};
 use crate::model::{Turn, Use};
 use crate::orders::Ending;
-use crate::orders::{Found, Order};
+use crate::orders::Found;
 use crate::reach::{Reach, State};
 use crate::transcript::{Input, Transcript};
 use crate::{ledger::Ledger, memory::Memory};
@@ -37,35 +38,9 @@ use kvtide_core::time::Instant;
 pub use paged::Copying;
 use paged::Owed;
 use rules::{over, rules};
+pub use seen::{Lent, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-
-/// What the world has to act upon.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// `slots` belong to a store or retrieve answer.
-    Answered { reply: Reply, answer: Answer, slots: Vec<Lent> },
-    /// `Event::SendEnded` is owed.
-    Sending { reply: Reply, ticket: Ticket, slots: Vec<Lent>, with_slots: bool },
-    /// `Event::ReceiveEnded` is owed.
-    Receiving { reply: Reply, ticket: Ticket, slots: Vec<Lent>, chunks: u32 },
-    /// Memory is to be attached; `Event::AttachEnded` is owed.
-    Attaching { attachment: Attachment, reply: Reply, paged: Paged },
-    /// Memory is let go as soon as no copy uses it.
-    Detached { attachment: Attachment },
-    /// `Event::CopyEnded` is owed.
-    Copying(Box<Copying>),
-    /// A lower tier has something to do; it may owe an ending.
-    Ordered(Order),
-}
-
-/// A place and the object whose bytes belong there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lent {
-    pub chunk: u32,
-    pub place: Place,
-    pub object: ObjectNumber,
-}
 
 /// What was told of the leases of one key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,6 +83,8 @@ pub struct Bench {
     fault: Option<AttachFault>,
     attached: BTreeMap<Attachment, Paged>,
     copying: BTreeMap<Ticket, Owed>,
+    /// What came from the memory of an engine.
+    gathered: BTreeSet<ObjectNumber>,
     /// Waits without an answer.
     parked: BTreeSet<Reply>,
     replies: u32,
@@ -157,6 +134,7 @@ impl Bench {
             fault: None,
             attached: BTreeMap::new(),
             copying: BTreeMap::new(),
+            gathered: BTreeSet::new(),
             parked: BTreeSet::new(),
             replies: 0,
             now: Instant::ZERO,

@@ -1,9 +1,8 @@
 //! Requests that own what they name, because in a simulation they travel before they are asked.
 
-use crate::devices::DeviceId;
+use crate::devices::{DeviceId, Paged};
 use kvtide_core::event::{Ask, Keys, PagedRegistration, Registration};
 use kvtide_core::names::{ChunkHash, InstanceId, Layout};
-use kvtide_core::pages::Pages;
 use kvtide_core::time::Duration;
 use std::fmt;
 use std::rc::Rc;
@@ -92,13 +91,6 @@ pub enum Call {
 pub struct Blocks {
     pub device: DeviceId,
     pub ids: Rc<[u32]>,
-}
-
-/// Memory that an engine registers: which it is, and how its pages lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Paged {
-    pub device: DeviceId,
-    pub pages: Pages,
 }
 
 impl Call {
@@ -209,12 +201,7 @@ impl fmt::Debug for Call {
                 write!(f, "commit retrieve {} {range:?}", instance.0)
             }
             Call::RegisterPaged { instance, model, world_size, paged } => {
-                let Paged { device, pages } = paged;
-                let bytes = pages.layout().bytes().unwrap_or(0);
-                write!(f, "register {} {model} of {world_size}, {bytes} bytes in ", instance.0)?;
-                let each = (pages.blocks_per_object(), pages.blocks_per_chunk());
-                write!(f, "{} of {} of {} blocks, ", each.0, each.1, pages.blocks)?;
-                write!(f, "{:?}, device {}", pages.format, device.0)
+                write!(f, "register {} {model} of {world_size}, {paged:?}", instance.0)
             }
             Call::Store { instance, range, blocks } => {
                 write!(f, "store {} {range:?} from {:?}", instance.0, blocks.ids)

@@ -6,11 +6,30 @@
 //! between a retrieve and its answer, and after one that failed, nothing is known of its blocks.
 
 use crate::memory::Tag;
+use kvtide_core::pages::Pages;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// One engine's memory. It outlives the server, and its engine where that dies amid a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceId(pub u32);
+
+/// Memory that an engine registers: which it is, and how its pages lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Paged {
+    pub device: DeviceId,
+    pub pages: Pages,
+}
+
+impl fmt::Debug for Paged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Paged { device, pages } = self;
+        let bytes = pages.layout().bytes().unwrap_or(0);
+        let each = (pages.blocks_per_object(), pages.blocks_per_chunk());
+        write!(f, "{bytes} bytes in {} of {} of {} blocks, ", each.0, each.1, pages.blocks)?;
+        write!(f, "{:?}, device {}", pages.format, device.0)
+    }
+}
 
 /// Whose bytes, and which block of an object they are.
 pub type Held = Option<(Tag, u32)>;

@@ -2,15 +2,17 @@
 //! documents of a few chunks. Every event goes over the bench; a broken rule is a panic.
 
 use crate::bench::{Bench, Copying, Lent, Seen};
-use crate::calls::{Call, Range};
+use crate::calls::{Blocks, Call, Range};
+use crate::devices::{DeviceId, Paged};
 use crate::memory::grains;
 use crate::profile::layout_of;
 use crate::transcript::Input;
 use kvtide_core::config::Config;
 use kvtide_core::effect::{Answer, Effect};
-use kvtide_core::event::{BodyOutcome, SendOutcome};
+use kvtide_core::event::{AttachFault, BodyOutcome, SendOutcome};
 use kvtide_core::fact::Fact;
 use kvtide_core::names::{Attachment, ChunkHash, Connection, InstanceId, Layout, Ticket};
+use kvtide_core::pages::{Format, Pages};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::rc::Rc;
@@ -43,6 +45,7 @@ pub struct Driver {
     /// Memory that is being attached, and copies under way.
     pub attaching: Vec<Attachment>,
     pub copies: Vec<Copying>,
+    blocks_named: u32,
     pub world_size: u32,
     pub layout: Layout,
     generations: Vec<u32>,
@@ -59,6 +62,7 @@ impl Driver {
             streams: Vec::new(),
             attaching: Vec::new(),
             copies: Vec::new(),
+            blocks_named: 0,
             world_size,
             layout: layout_of(grains_per_object),
             generations: vec![0; world_size as usize + 1],
@@ -213,6 +217,76 @@ impl Driver {
         }
     }
 
+    /// A rank registers memory in place of what it had said. Every chunk is one block.
+    pub fn register_paged(&mut self, rank: u32) {
+        let call = Call::RegisterPaged {
+            instance: instance(rank),
+            model: MODEL.into(),
+            world_size: self.world_size,
+            paged: Paged { device: DeviceId(rank), pages: self.pages() },
+        };
+        self.ask(rank + 1, call);
+    }
+
+    fn pages(&self) -> Pages {
+        let Layout { planes, layers, slots, hidden, dtype } = self.layout;
+        let chunk_tokens = self.bench.engine().config().chunk_size;
+        let mut pages = Pages {
+            format: Format::PlaneBlockSlot,
+            layers,
+            tensors: layers,
+            blocks: BLOCKS,
+            slots_per_block: slots,
+            tokens_per_block: chunk_tokens,
+            heads: 1,
+            width: hidden,
+            planes,
+            dtype,
+            block_stride_bytes: 0,
+            chunk_tokens,
+            object_slots: slots,
+        };
+        pages.block_stride_bytes = pages.block_bytes();
+        pages
+    }
+
+    /// Blocks that no request has named before; with `computes`, of a chunk each.
+    fn new_blocks(&mut self, rank: u32, chunks: u32, computes: bool) -> Blocks {
+        let (device, first) = (DeviceId(rank), self.blocks_named);
+        self.blocks_named += chunks;
+        assert!(self.blocks_named < BLOCKS, "longer lists are not made");
+        let ids: Vec<u32> = (first + 1..=first + chunks).collect();
+        if computes {
+            ids.iter().for_each(|id| self.bench.devices.compute(device, &[*id]));
+        }
+        Blocks { device, ids: ids.into() }
+    }
+
+    pub fn store_blocks(&mut self, rank: u32, range: Range) {
+        let blocks = self.new_blocks(rank, range.len(), true);
+        self.ask(rank + 1, Call::Store { instance: instance(rank), range, blocks });
+    }
+
+    pub fn retrieve_blocks(&mut self, rank: u32, range: Range, skip_tokens: u64) {
+        let (blocks, instance) = (self.new_blocks(rank, range.len(), false), instance(rank));
+        self.ask(rank + 1, Call::Retrieve { instance, range, blocks, skip_tokens });
+    }
+
+    pub fn end_attach(&mut self, nth: usize, outcome: Result<(), AttachFault>) {
+        let attachment = self.attaching.remove(nth);
+        self.feed(Input::AttachEnded { attachment, outcome });
+    }
+
+    /// Ends a copy: as a whole, or after some of its blocks.
+    pub fn end_copy(&mut self, nth: usize, fails_at: Option<usize>) {
+        let copying = self.copies.remove(nth);
+        let total: usize = copying.blocks.iter().map(Vec::len).sum();
+        for step in 0..fails_at.unwrap_or(total).min(total) {
+            self.bench.move_block(&copying, step).expect("a copy is within the arena");
+        }
+        self.feed(Input::CopyEnded { ticket: copying.ticket, whole: fails_at.is_none() });
+    }
+
     /// Stores a range of a document in one go, at every rank.
     pub fn store(&mut self, document: u64, chunks: std::ops::Range<u32>) {
         for rank in 0..self.world_size {
@@ -302,6 +376,12 @@ impl Driver {
         while !self.streams.is_empty() {
             self.end_stream(0, 0, BodyOutcome::Cut);
         }
+        while !self.attaching.is_empty() {
+            self.end_attach(0, Ok(()));
+        }
+        while !self.copies.is_empty() {
+            self.end_copy(0, Some(0));
+        }
         self.pass(Duration::from_secs(70));
         let status = self.bench.engine().status();
         assert!(self.bench.engine().is_quiet(), "P4: something is left: {status:?}");
@@ -332,6 +412,9 @@ impl Driver {
         (0..).take_while(is_there).count() as u32
     }
 }
+
+/// Of every device.
+const BLOCKS: u32 = 1 << 20;
 
 pub fn instance(rank: u32) -> InstanceId {
     InstanceId(100 + rank as i64)

@@ -34,7 +34,7 @@ use std::rc::Rc;
 pub use attachments::{Due, Says};
 pub use below::{Serving, StoreEnd, TierNews};
 pub use clients::{Instance, Rejected};
-pub use paged::{Began, Filled, Ordered};
+pub use paged::{Began, Filled, Geometry, Ordered};
 pub use room::Arena;
 pub use sessions::Session;
 pub use transfers::{Copy, Kind};
@@ -220,16 +220,6 @@ pub struct Rules {
     pub few_loads: bool,
     /// The block that engines name where they have none.
     pub null_block: Option<u32>,
-}
-
-/// How the blocks of an engine's memory make up chunks and objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    pub blocks: u32,
-    pub per_chunk: u32,
-    /// The last ones of each chunk.
-    pub per_object: u32,
-    pub tokens_per_block: u32,
 }
 
 /// What the event itself says is over.

@@ -33,6 +33,9 @@ pub struct Pending {
     pub model: Arc<str>,
     pub world_size: u32,
     pub pages: Pages,
+    /// Its instance has left since, or has registered anew: what was said last holds, whichever
+    /// memory is attached first.
+    pub is_outdated: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -85,12 +88,24 @@ impl Attachments {
     /// Orders the memory of a registration to be attached.
     pub fn begin(&mut self, reply: Reply, registration: &PagedRegistration, out: &mut Outbox) {
         let PagedRegistration { instance, model, world_size, pages } = *registration;
-        let pending = Pending { reply, instance, model: model.into(), world_size, pages };
+        let (model, is_outdated) = (model.into(), false);
+        let pending = Pending { reply, instance, model, world_size, pages, is_outdated };
         let connection = reply.connection;
         let entry = Entry { connection, state: State::Attaching(pending) };
         let name = self.entries.insert(entry).expect("the caller has looked for room");
         self.by_connection.entry(connection).or_default().push(name);
         out.effects.push(Effect::Attach { attachment: Attachment(name), reply, pages });
+    }
+
+    /// An instance has said something else since it asked for its memory to be attached.
+    pub fn outdate(&mut self, instance: InstanceId) {
+        for index in 0..self.entries.high_water() {
+            if let Some(entry) = self.entries.at_mut(index)
+                && let State::Attaching(pending) = &mut entry.state
+            {
+                pending.is_outdated |= pending.instance == instance;
+            }
+        }
     }
 
     /// The end of an `Attach`: the registration that waited for it, if it is still wanted. One that
@@ -110,7 +125,9 @@ impl Attachments {
             return Ended::Unwanted;
         };
         let pending = pending.clone();
-        if is_good {
+        if is_good && pending.is_outdated {
+            self.detach(attachment, out);
+        } else if is_good {
             entry.state = State::Attached(pending.instance);
         } else {
             self.forget(attachment);

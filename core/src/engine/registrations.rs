@@ -25,7 +25,10 @@ impl Engine {
             return self.refuse(reply, instance, model, reason, out);
         }
         match self.admit(registration, None, out) {
-            Ok(()) => out.answer(reply, Answer::Registered),
+            Ok(()) => {
+                self.attachments.outdate(instance);
+                out.answer(reply, Answer::Registered);
+            }
             Err(reason) => self.refuse(reply, instance, model, reason, out),
         }
     }
@@ -45,6 +48,9 @@ impl Engine {
         if let Some(reason) = off.or_else(unfit).or_else(full) {
             return self.refuse(reply, instance, model, reason, out);
         }
+        if !planted!(self.config, 54) {
+            self.attachments.outdate(instance);
+        }
         self.attachments.begin(reply, registration, out);
     }
 
@@ -60,6 +66,10 @@ impl Engine {
             Attached::Of(pending) => pending,
         };
         let (reply, instance, model) = (pending.reply, pending.instance, &*pending.model);
+        if pending.is_outdated {
+            let reason = Refusal::Malformed("the instance has left, or has registered anew since");
+            return self.refuse(reply, instance, model, reason, out);
+        }
         if let Err(fault) = outcome {
             return self.refuse(reply, instance, model, Refusal::Attach(fault), out);
         }
@@ -115,6 +125,9 @@ impl Engine {
 
     /// Memory that was registered over a connection goes with it, and so do its registrations.
     pub(super) fn end_attached(&mut self, connection: Connection, out: &mut Outbox) {
+        if planted!(self.config, 53) {
+            return;
+        }
         for instance in self.attachments.connection_ended(connection) {
             self.work.spend(1);
             let why = (InstanceEnd::ConnectionEnded, Abort::ConnectionEnded);
@@ -140,6 +153,9 @@ impl Engine {
         self.copies.instance_ended(&mut turn!(self, out), ended, abort);
         if let Some(memory) = ended.memory {
             self.attachments.detach(memory.attachment, out);
+            if planted!(self.config, 52) && abort == Abort::Replaced {
+                out.effects.pop();
+            }
         }
     }
 }

@@ -162,6 +162,7 @@ impl Bench {
                 Answer::RetrieveSlots { slots, layout },
             ) => {
                 let lent = self.delivered(*slots, *layout, out)?;
+                self.count_read(&lent);
                 let objects = lent.iter().map(|lent| lent.object).collect();
                 let got = Delivered::Hit { objects, with_slots: true, ticket: None };
                 self.model.prepare_retrieve(transfer(reply, *instance, range), news, &got)?;
@@ -189,6 +190,7 @@ impl Bench {
             return Err("bytes were sent for something else than a retrieve".into());
         };
         let slots = self.delivered(slots, layout, out)?;
+        self.count_read(&slots);
         let objects = slots.iter().map(|lent| lent.object).collect();
         let got = Delivered::Hit { objects, with_slots, ticket: Some(ticket) };
         if with_slots {

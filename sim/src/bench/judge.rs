@@ -33,7 +33,7 @@ impl Bench {
             }
             Input::Asked { call: Call::Clear { force }, .. }
             | Input::OperatorClear { force, .. } => {
-                self.count_clear(out);
+                self.count_clear(*force);
                 self.model.clear(*force);
             }
             Input::Asked { .. }

@@ -3,14 +3,13 @@
 
 use super::rules::geometry;
 use super::{Bench, Lent, Open, Seen, transfer};
-use crate::calls::{Blocks, Call, Paged};
-use crate::devices::{DeviceId, Held, NULL};
+use crate::calls::{Blocks, Call};
+use crate::devices::{DeviceId, Held, NULL, Paged};
 use crate::memory::{Tag, grains};
 use crate::model::{Began, Due, Geometry, News, ObjectNumber, Ordered, Rejected, Says};
 use crate::reach::State;
 use crate::transcript::Input;
 use kvtide_core::effect::{Answer, Direction, Effect, Outbox, PageCopy, Refusal};
-use kvtide_core::fact::Fact;
 use kvtide_core::names::{Attachment, Connection, InstanceId, Layout, Place, Reply, Ticket};
 
 /// A copy between an engine's blocks and L1.
@@ -46,10 +45,10 @@ impl Bench {
         out: &Outbox,
     ) -> Result<Seen, String> {
         let reply = self.asked.ok_or("I-49: a copy that nobody has asked for")?;
-        let open = self.open.get_mut(&reply).ok_or("R-32: a copy after its answer")?;
+        let open = self.open.get_mut(&reply).ok_or("P2: a copy after its answer")?;
         open.parked = true;
         let call = open.call.clone();
-        let paged = *self.attached.get(&attachment).ok_or("R-32: a copy of what is not there")?;
+        let paged = *self.attached.get(&attachment).ok_or("I-6: a copy of what is not there")?;
         let layout = paged.pages.layout();
         let mut owed = Vec::new();
         let blocks = out.blocks(copy.blocks);
@@ -70,13 +69,19 @@ impl Bench {
             (Call::Retrieve { instance, range, blocks, skip_tokens }, Direction::Retrieve) => {
                 let slots = self.delivered(copy.slots, layout, out)?;
                 let objects: Vec<ObjectNumber> = slots.iter().map(|lent| lent.object).collect();
+                for object in &objects {
+                    self.reach.met(match self.gathered.contains(object) {
+                        true => State::PagedReadPaged,
+                        false => State::SlotsReadPaged,
+                    });
+                }
                 let began = Began::Copying(Ordered { objects, ..ordered });
                 let (asked, named) =
                     (transfer(reply, *instance, range), (&*blocks.ids, *skip_tokens));
                 owed = self.model.retrieve_blocks(asked, named, news, &began)?;
                 slots
             }
-            _ => return Err("R-32: a copy in a direction that nobody has asked for".into()),
+            _ => return Err("I-6: a copy in a direction that nobody has asked for".into()),
         };
         self.reach.met(match copy.direction {
             Direction::Store => State::PagedStore,
@@ -109,6 +114,7 @@ impl Bench {
             let tag = self.devices.object(paged.device, ids);
             let tag = tag.ok_or("P1: stored from blocks that are not those of one chunk")?;
             self.memory.set_origin(*object, tag);
+            self.gathered.insert(*object);
         }
         Ok(())
     }
@@ -121,6 +127,7 @@ impl Bench {
         news: &News,
     ) -> Result<(), String> {
         let began = Began::Answered(flag);
+        self.count_without_memory(call);
         match call {
             Call::Store { instance, range, blocks } => {
                 let asked = transfer(reply, *instance, range);
@@ -196,7 +203,7 @@ impl Bench {
             other => return Err(format!("P7: a registration was answered {other:?}")),
         };
         if !open.parked {
-            let rejected = rejected.ok_or("R-32: registered without being attached")?;
+            let rejected = rejected.ok_or("I-6: registered without being attached")?;
             return self.model.attach_asked(&says, Some(rejected));
         }
         let due = self.due.take().ok_or("P2: an attach was answered before its end")?;
@@ -206,7 +213,7 @@ impl Bench {
                 self.reach.met(State::AttachOutdated);
                 Ok(())
             }
-            (Due::Outdated, _) => Err("R-39: an older registration replaced a newer one".into()),
+            (Due::Outdated, _) => Err("I-6: an older registration replaced a newer one".into()),
             (Due::Registration, Some(fault)) => {
                 self.reach.met(State::AttachRefused);
                 let is_told = *answer == Answer::Refused(Refusal::Attach(fault));
@@ -238,7 +245,7 @@ impl Bench {
                     open.parked = true;
                     let Call::RegisterPaged { instance, model, world_size, paged } = &open.call
                     else {
-                        return Err("R-32: attached for no registration".into());
+                        return Err("I-6: attached for no registration".into());
                     };
                     let what = (model, *world_size, paged.pages.layout());
                     let says = says(*instance, what, paged);
@@ -279,18 +286,26 @@ impl Bench {
         self.attached.values().try_for_each(|paged| self.devices.check(paged.device))
     }
 
-    /// A clear by force: what it meets in flight.
-    pub(super) fn count_clear(&mut self, out: &Outbox) {
-        let is_cleared = |fact: &Fact| {
-            use kvtide_core::fact::{Abort, Removal};
-            matches!(
-                fact,
-                Fact::WriteAborted { why: Abort::ForcedClear, .. }
-                    | Fact::Evicted { why: Removal::ForcedClear, .. }
-            )
-        };
-        if self.model.paged_copies() > 0 && out.facts.iter().any(is_cleared) {
+    /// A clear by force may meet copies in flight.
+    pub(super) fn count_clear(&mut self, force: bool) {
+        if force && self.model.paged_copies() > 0 {
             self.reach.met(State::ClearedMidCopy);
+        }
+    }
+
+    /// Who asks for a copy, and has registered otherwise.
+    fn count_without_memory(&mut self, call: &Call) {
+        let (Call::Store { instance, .. } | Call::Retrieve { instance, .. }) = call else { return };
+        let mut known = self.model.instances();
+        if known.any(|(id, known)| id == instance && known.memory.is_none()) {
+            self.reach.met(State::WithoutMemory);
+        }
+    }
+
+    /// Something is read by slots or bytes.
+    pub(super) fn count_read(&mut self, lent: &[Lent]) {
+        if lent.iter().any(|lent| self.gathered.contains(&lent.object)) {
+            self.reach.met(State::PagedReadBySlots);
         }
     }
 }

@@ -14,6 +14,7 @@ impl Bench {
         self.reach = old.reach;
         self.transcript = old.transcript;
         self.ledger = old.ledger;
+        self.devices = old.devices;
         self.replies = old.replies;
         self.now = old.now;
         self.rows_max = old.rows_max;

@@ -1,10 +1,20 @@
 //! Server-driven transfers: which blocks a copy may name, what is readable after it, and when its
-//! answer may come (I-2, I-4, I-6, I-7, R-32).
+//! answer may come (I-2, I-4, I-6, I-7).
 
 use super::transfers::{Copy, Kind, Name};
-use super::{Geometry, Model, News, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
+use super::{Model, News, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
 use kvtide_core::names::{Attachment, Place, Ticket};
 use std::rc::Rc;
+
+/// How the blocks of an engine's memory make up chunks and objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub blocks: u32,
+    pub per_chunk: u32,
+    /// The last ones of each chunk.
+    pub per_object: u32,
+    pub tokens_per_block: u32,
+}
 
 /// What came of `store` or `retrieve` in the event that asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +122,7 @@ impl Model {
         self.judge_refusal(news, transfer.range, false)?;
         let ordered = match began {
             Began::Answered(got) => {
-                check(objects.is_empty(), "R-32: answered before the copy")?;
+                check(objects.is_empty(), "P2: answered before the copy")?;
                 check(*got != is_short, "a store without a copy is true when all is there")?;
                 return Ok(objects);
             }
@@ -141,7 +151,7 @@ impl Model {
             Began::Copying(ordered) => ordered,
             Began::Answered(true) => {
                 let is_empty = asker.is_some() && transfer.range.is_empty();
-                check(is_empty, "R-32: a retrieve was true before its copy")?;
+                check(is_empty, "P2: a retrieve was true before its copy")?;
                 return Ok(Vec::new());
             }
             Began::Answered(false) => {
@@ -199,7 +209,7 @@ impl Model {
         positions: &[u32],
     ) -> Verdict {
         let is_its = ordered.attachment == attachment;
-        check(is_its, "R-32: a copy of memory that is not its instance's")?;
+        check(is_its, "I-6: a copy of memory that is not its instance's")?;
         let told = ordered.places.iter().map(|(at, _)| *at);
         check(told.eq(positions.iter().copied()), "P1: a copy's places are out of order")?;
         let wanted = positions.iter().flat_map(|at| geometry.object_ids(ids, *at));
@@ -238,7 +248,7 @@ impl Model {
             check(news.retrieved == expected, "F26: retrieved is what has reached its reader")?;
             is_whole
         };
-        check(got == Some(is_good), "R-32: a copy is answered once, and by how it has ended")?;
+        check(got == Some(is_good), "P2: a copy is answered once, and by how it has ended")?;
         Ok(true)
     }
 

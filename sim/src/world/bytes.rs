@@ -6,8 +6,8 @@
 
 use super::actions::{Action, Then};
 use super::{ProcessId, Step, World};
-use crate::calls::{Blocks, Call, Paged, Range};
-use crate::devices::DeviceId;
+use crate::calls::{Blocks, Call, Range};
+use crate::devices::{DeviceId, Paged};
 use crate::reach::State;
 use kvtide_core::effect::{Answer, Outbox};
 use kvtide_core::event::{Ask, Keys};

@@ -180,25 +180,7 @@ impl World {
         self.begin_some(group);
     }
 
-    /// A request, or two of a kind.
-    pub(super) fn begin_some(&mut self, group: usize) {
-        let chunks = 1 + self.rng.below(self.profile.chunks_max);
-        let number = self.rng.below(self.profile.documents);
-        let hashes = self.library.hashes(number, chunks);
-        self.begin_as(group, hashes);
-    }
-
-    pub(super) fn begin_as(&mut self, group: usize, hashes: Rc<[ChunkHash]>) {
-        let first = self.begin_request(group, hashes.clone());
-        if self.chance(self.profile.faults.twins) {
-            self.tally.came("two of one prompt");
-            let second = self.begin_request(group, hashes);
-            self.requests[first.0].twin = Some(second);
-            self.requests[second.0].twin = Some(first);
-        }
-    }
-
-    fn begin_request(&mut self, group: usize, hashes: Rc<[ChunkHash]>) -> RequestNumber {
+    pub(super) fn begin_request(&mut self, group: usize, hashes: Rc<[ChunkHash]>) -> RequestNumber {
         self.groups[group].begun += 1;
         let begun = self.groups[group].begun;
         let reused = self.chance(self.profile.faults.reuse);

@@ -211,7 +211,9 @@ impl World {
             part.salt = if part.salt.is_empty() { "tenant".into() } else { "".into() };
         }
         let name = range.request.clone();
-        if entry.cache.is_some() && self.rng.below(2) == 0 {
+        let is_paged = self.profile.groups[entry.group].paged > 0;
+        let in_values = entry.cache.is_some() || !entry.speaks_bytes;
+        if is_paged && in_values && rank.is_some() && self.rng.below(2) == 0 {
             return self.stray_blocks(process, part);
         }
         let call = match self.rng.below(11) {

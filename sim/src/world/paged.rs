@@ -7,9 +7,9 @@
 use super::actions::{Action, Then};
 use super::{ProcessId, RequestNumber, Step, World};
 use crate::bench::Copying;
-use crate::calls::{Blocks, Call, Paged, Range};
+use crate::calls::{Blocks, Call, Range};
 use crate::deeds::Deed;
-use crate::devices::{DeviceId, NULL};
+use crate::devices::{DeviceId, NULL, Paged};
 use crate::reach::State;
 use crate::transcript::Input;
 use kvtide_core::effect::Answer;
@@ -244,6 +244,12 @@ impl World {
 
     /// A copy that makes no sense where it comes.
     pub(super) fn stray_blocks(&mut self, process: ProcessId, range: Range) {
+        if self.processes[process.0].cache.is_none() {
+            let (instance, device) = (self.processes[process.0].instance, DeviceId(0));
+            let ids = (1..=range.len()).collect();
+            let blocks = Blocks { device, ids };
+            return self.send(process, Call::Store { instance, range, blocks }, Then::Stray);
+        }
         if self.rng.below(2) == 0 {
             return self.store_blocks(process, range);
         }

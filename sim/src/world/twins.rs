@@ -5,11 +5,29 @@
 use super::actions::{Action, Then};
 use super::{ProcessId, RequestNumber, World};
 use crate::calls::Call;
-use kvtide_core::names::{Connection, Reply};
+use kvtide_core::names::{ChunkHash, Connection, Reply};
 use kvtide_core::time::Duration;
 use std::rc::Rc;
 
 impl World {
+    /// A request, or two of a kind.
+    pub(super) fn begin_some(&mut self, group: usize) {
+        let chunks = 1 + self.rng.below(self.profile.chunks_max);
+        let number = self.rng.below(self.profile.documents);
+        let hashes = self.library.hashes(number, chunks);
+        self.begin_as(group, hashes);
+    }
+
+    pub(super) fn begin_as(&mut self, group: usize, hashes: Rc<[ChunkHash]>) {
+        let first = self.begin_request(group, hashes.clone());
+        if self.chance(self.profile.faults.twins) {
+            self.tally.came("two of one prompt");
+            let second = self.begin_request(group, hashes);
+            self.requests[first.0].twin = Some(second);
+            self.requests[second.0].twin = Some(first);
+        }
+    }
+
     /// Places were lent; a twin may come for the same, after a clear.
     pub(super) fn clear_between(&mut self, reply: Reply, call: &Call) {
         let Some(range) = call.range() else { return };

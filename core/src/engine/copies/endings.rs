@@ -90,6 +90,11 @@ impl Copies {
             let why = owned.ended?;
             let Some(name) = owned.names.get(left as usize).copied() else { continue };
             let copy = self.copies.find(name).expect("listed while it exists");
+            if planted!(turn.config, 50) && copy.blocks > 0 && copy.key.kind == Kind::Store {
+                (self.paged, self.blocks) = (self.paged - 1, self.blocks - copy.blocks as usize);
+                self.end(turn, name, Ending::Abort(why));
+                continue;
+            }
             let is_arriving = copy.stream.is_some() && copy.lent.is_some();
             if copy.key.kind == Kind::Store && !(planted!(turn.config, 5) && is_arriving) {
                 self.condemn(turn, name, why);

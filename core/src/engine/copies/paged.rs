@@ -56,6 +56,9 @@ impl Copies {
         }
         copy.reply = Some(asker.reply);
         let slots = self.list_slots(turn, &copy);
+        if planted!(turn.config, 56) {
+            copy.objects.iter().for_each(|id| turn.l1.commit(*id));
+        }
         let name = self.admit_store(turn, copy);
         self.order(turn, name, Direction::Store, slots, blocks);
     }
@@ -113,20 +116,27 @@ impl Copies {
         let ticket = self.issue(Owner::Paged(name));
         let pages = blocks.memory.pages;
         let start = turn.out.blocks.len() as u32;
-        let tail = (pages.blocks_per_chunk() - pages.blocks_per_object()) as usize;
+        let each = pages.blocks_per_object() as usize;
+        let tail = pages.blocks_per_chunk() as usize - each;
+        let tail = if planted!(turn.config, 55) { 0 } else { tail };
         for at in slots.start..slots.end {
             let chunk = turn.out.slots[at as usize].chunk;
-            turn.out.blocks.extend_from_slice(&blocks.of(chunk)[tail..]);
+            turn.out.blocks.extend_from_slice(&blocks.of(chunk)[tail..][..each]);
         }
         let end = turn.out.blocks.len() as u32;
         let copy = self.copies.find_mut(name).expect("admitted above");
         let reply = copy.reply.expect("set before it was admitted");
         (copy.stream, copy.blocks) = (Some(ticket), end - start);
+        let first_chunk = copy.key.first_chunk;
         self.paged += 1;
         self.blocks += copy.blocks as usize;
         turn.work.spend_own(((end - start) as usize).div_ceil(BLOCKS_PER_CELL));
         let blocks_of = BlockRange { start, end };
-        let skip_tokens = blocks.skip_tokens;
+        let before = match planted!(turn.config, 51) {
+            true => u64::from(first_chunk) * u64::from(pages.chunk_tokens),
+            false => 0,
+        };
+        let skip_tokens = blocks.skip_tokens.saturating_sub(before);
         let copy = PageCopy { reply, direction, slots, blocks: blocks_of, skip_tokens };
         let attachment = blocks.memory.attachment;
         turn.out.effects.push(Effect::Copy { ticket, attachment, copy });
@@ -142,7 +152,8 @@ impl Copies {
         let reply = copy.reply.take();
         let is_good = match copy.key.kind {
             Kind::Store => {
-                let complete = if whole { u32::MAX } else { 0 };
+                let is_there = whole || planted!(turn.config, 49);
+                let complete = if is_there { u32::MAX } else { 0 };
                 self.publish(turn, name, complete, Abort::Copy)
             }
             Kind::Retrieve if whole => {
