@@ -293,3 +293,80 @@ const FORMATS: [Format; 9] = [
     Format::PackedSlot,
     Format::Indexer,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::{Connection, Reply};
+    use crate::recording::chunks::Known;
+    use crate::recording::events::kind_of;
+    use crate::recording::models::Models;
+    use crate::recording::secret::{Numbered, Secret};
+    use crate::slots::SlotName;
+    use alloc::format;
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
+    const NAME: SlotName = SlotName { index: 3, generation: 4 };
+
+    fn written(naming: &impl Naming, event: &Event<'_>) -> Vec<u8> {
+        let (mut known, mut models, mut bytes) = (Known::new(), Models::default(), Vec::new());
+        let (known, models) = (&mut known, &mut models);
+        Writing { naming, known, models, bytes: &mut bytes }.event(event);
+        bytes
+    }
+
+    fn read(kind: u8, bytes: &[u8]) -> Result<String, Malformed> {
+        let mut reading = Reading::default();
+        let mut input = Input::new(bytes, 0);
+        let event = format!("{:?}", reading.event(kind, &mut input)?);
+        assert!(input.is_empty(), "all of it is read");
+        Ok(event)
+    }
+
+    fn allocated(blocks: &[AllocatedBlock]) -> Event<'_> {
+        let reply = Reply { connection: Connection(NAME), request: NAME };
+        let instance = InstanceId(-5);
+        Event::Asked { reply, ask: Ask::BlocksAllocated { instance, model: "m", blocks } }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let block = |request, block, tokens| AllocatedBlock { request, tokens, block };
+        let blocks = [block(1, 70_000, 9), block(1, 3, u64::MAX), block(2, 3, 9), block(1, 4, 9)];
+        let attachment = Attachment(NAME);
+        let outcomes = [Ok(Device::Host), Ok(Device::Card(0)), Ok(Device::Card(300))];
+        let faults = FAULTS.map(Err);
+        let attached = |outcome| Event::AttachEnded { attachment, outcome };
+        let events = outcomes.into_iter().chain(faults).map(attached);
+        for event in events.chain([allocated(&blocks), allocated(&blocks[..1]), allocated(&[])]) {
+            let bytes = written(&Numbered, &event);
+            assert_eq!(read(kind_of(&event), &bytes), Ok(format!("{event:?}")));
+            for cut in 0..bytes.len() {
+                assert!(read(kind_of(&event), &bytes[..cut]).is_err(), "{cut} of {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_run_are_not_told() {
+        let number = 0x1234_5678_9abc_def0;
+        let block = AllocatedBlock { request: number, tokens: number, block: 1 };
+        let plain = number.to_le_bytes();
+        let tells = |bytes: &[u8]| bytes.windows(8).any(|window| window == plain);
+        let (blocks, secret) = ([block], Secret::new([7; 16]));
+        assert!(tells(&written(&Numbered, &allocated(&blocks))));
+        assert!(!tells(&written(&secret, &allocated(&blocks))));
+    }
+
+    #[test]
+    fn more_blocks_than_a_report_has_are_refused() {
+        let block = AllocatedBlock { request: 1, tokens: 2, block: 3 };
+        let mut blocks = alloc::vec![block; ALLOCATED_BLOCKS_MAX];
+        let bytes = written(&Numbered, &allocated(&blocks));
+        assert!(read(ALLOCATED, &bytes).is_ok());
+        blocks.push(block);
+        let bytes = written(&Numbered, &allocated(&blocks));
+        assert!(read(ALLOCATED, &bytes).is_err());
+    }
+}
