@@ -63,6 +63,8 @@ pub struct Engine {
     alarms: alarms::Alarms,
     jobs: Jobs,
     refusals: Refusals,
+    /// Some engine has told of its blocks: the ends of requests matter to whoever follows those.
+    tells_blocks: bool,
     /// What the event at hand may still do, or the last one did.
     work: Work,
 }
@@ -113,6 +115,7 @@ impl Engine {
             alarms: alarms::Alarms::with_limit(timers),
             jobs: Jobs::default(),
             refusals: Refusals::default(),
+            tells_blocks: false,
             work: Work::default(),
             now: Instant::ZERO,
             config,
@@ -309,6 +312,7 @@ impl Engine {
             }
             Ask::EndSession { request, hashes } => {
                 self.sessions.end(&mut turn, request, hashes);
+                self.session_ended(request, out);
                 out.answer(reply, Answer::None);
             }
             Ask::PrepareStore { .. }
@@ -316,6 +320,10 @@ impl Engine {
             | Ask::PrepareRetrieve { .. }
             | Ask::CommitRetrieve { .. } => self.transfer(reply, &ask, out),
             Ask::Store { .. } | Ask::Retrieve { .. } => self.copy_blocks(reply, &ask, out),
+            Ask::BlocksAllocated { instance, model, blocks } => {
+                self.blocks_allocated(instance, model, blocks, out);
+                out.answer(reply, Answer::None);
+            }
             Ask::Clear { force } => {
                 self.clear(force, out);
                 out.answer(reply, Answer::None);

@@ -3,8 +3,10 @@
 /// What events say of an adapter.
 pub use crate::config::{AdapterSetup, PolicyKind};
 use crate::effect::Refusal;
-use crate::names::{AdapterId, Attachment, ChunkHash, Connection, InstanceId, KvRank, Layout};
-use crate::names::{Operator, Reply, Seal, Ticket};
+/// What engines say of their own blocks.
+pub use crate::fact::AllocatedBlock;
+use crate::names::{AdapterId, Attachment, ChunkHash, Connection, Device, InstanceId, KvRank};
+use crate::names::{Layout, Operator, Reply, Seal, Ticket};
 use crate::pages::Pages;
 use crate::time::Duration;
 use core::ops::Range;
@@ -23,8 +25,8 @@ pub enum Event<'a> {
     /// The inline body of an `Effect::Receive` has ended. Chunks `0..complete` of the request's
     /// range arrived whole and of the right shape; `outcome` speaks of the body as a whole.
     ReceiveEnded { ticket: Ticket, complete: u32, outcome: BodyOutcome },
-    /// The end of an `Effect::Attach`.
-    AttachEnded { attachment: Attachment, outcome: Result<(), AttachFault> },
+    /// The end of an `Effect::Attach`: where the memory lies.
+    AttachEnded { attachment: Attachment, outcome: Result<Device, AttachFault> },
     /// The end of an `Effect::Copy`: neither side is touched any more. Unless `whole`, some of the
     /// bytes did not get where they belong.
     CopyEnded { ticket: Ticket, whole: bool },
@@ -306,6 +308,13 @@ pub enum Ask<'a> {
         keys: Keys<'a>,
         blocks: &'a [u32],
         skip_tokens: u64,
+    },
+    /// An engine has given blocks of its own memory to requests; told by its scheduler, whether or
+    /// not it has registered.
+    BlocksAllocated {
+        instance: InstanceId,
+        model: &'a str,
+        blocks: &'a [AllocatedBlock],
     },
 }
 

@@ -1,16 +1,18 @@
 //! What is worth telling. Metrics, spans, cache events and log lines are made from facts alone.
 //! A fact carries its cause: every removal says why, every lookup that ends short says why.
 
+mod paged;
 mod requests;
 mod tiers;
 
+pub use paged::{AllocatedBlock, TransferEnd};
 pub use requests::{EarlyExit, InstanceEnd, ReadFailure, RequestFault};
 pub use tiers::{
     AdapterGauges, AdapterState, L2LoadEnd, L2Removal, L2StoreEnd, PrefetchFailure, StoreDrop,
 };
 
-use crate::effect::{Outbox, Refusal};
-use crate::names::{AdapterId, ChunkHash, InstanceId, ScopeId, TenantId};
+use crate::effect::{Direction, Outbox, Refusal};
+use crate::names::{AdapterId, ChunkHash, Device, InstanceId, ScopeId, TenantId};
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -345,6 +347,24 @@ pub enum Fact {
         keys: KeyRange,
         bytes: u64,
         took: Duration,
+    },
+
+    /// A server-driven transfer has passed its checks: `TransferEnded` follows, in the same turn
+    /// where there is nothing to copy.
+    TransferSubmitted {
+        direction: Direction,
+        device: Device,
+    },
+    TransferEnded(TransferEnd),
+    /// An engine has given blocks of its own memory to requests.
+    BlocksAllocated {
+        instance: InstanceId,
+        model: Arc<str>,
+        blocks: Box<[AllocatedBlock]>,
+    },
+    /// A request has ended, by `SeededHash::of_requests`. Told only after blocks were.
+    SessionEnded {
+        request: u64,
     },
 
     /// `adapter` means this tier from now on. Sent before its first use, and again on request.

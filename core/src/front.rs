@@ -9,6 +9,7 @@
 //! ends in exactly one `Ask` or `Answer`, whatever it holds, and a message that is large takes
 //! several steps, none of which goes far beyond its budget.
 
+pub mod allocated;
 pub mod hash;
 pub mod key;
 pub mod memo;
@@ -20,7 +21,8 @@ use crate::config::Config;
 use crate::effect::{Answer, Outbox, Refusal};
 use crate::event::{Ask, Keys};
 use crate::fact::{Fact, RequestFault};
-use crate::front::key::rules::check_request;
+use crate::front::allocated::Allocated;
+use crate::front::key::rules::{check_model, check_request};
 use crate::front::key::{KeyReader, KeyTools, Progress};
 use crate::front::memo::Memo;
 use crate::limits::REQUEST_BLOCKS_MAX;
@@ -40,6 +42,8 @@ pub struct Front {
     memo: Memo,
     /// Block ids of the transfer that was read last.
     blocks: Vec<u32>,
+    /// Likewise of the report.
+    allocated: Allocated,
 }
 
 /// Where the data of a `commit_store` is.
@@ -110,13 +114,19 @@ enum Found<'a> {
     /// Whatever the key says, which must be read first.
     Key(Purpose),
     Ask(Ask<'a>),
+    /// What was read into `Front::allocated`.
+    Allocated {
+        instance: InstanceId,
+        model: &'a str,
+    },
     Answer(Answer),
     Refused(RequestFault, Answer),
 }
 
 impl Front {
     pub fn new(config: &Config) -> Front {
-        Front { config: config.clone(), memo: Memo::new(config.seed), blocks: Vec::new() }
+        let (memo, allocated) = (Memo::new(config.seed), Allocated::new(config.seed));
+        Front { config: config.clone(), memo, blocks: Vec::new(), allocated }
     }
 
     pub fn begin(&self, body: Body) -> Job {
@@ -155,6 +165,11 @@ impl Front {
                     *budget = budget.saturating_sub(bytes);
                     return Step::Ask(self.with_memo(ask));
                 }
+                Found::Allocated { instance, model } => {
+                    *budget = budget.saturating_sub(bytes);
+                    let blocks = self.allocated.blocks();
+                    return Step::Ask(Ask::BlocksAllocated { instance, model, blocks });
+                }
                 Found::Answer(answer) => {
                     *budget = budget.saturating_sub(bytes);
                     return Step::Answer(answer);
@@ -182,7 +197,7 @@ impl Front {
     }
 
     fn read_payloads<'a>(
-        &self,
+        &mut self,
         operation: Operation,
         body: Body,
         payloads: &[&'a [u8]],
@@ -203,7 +218,7 @@ impl Front {
         }
     }
 
-    fn route<'a>(&self, request: &Request<'a>) -> Found<'a> {
+    fn route<'a>(&mut self, request: &Request<'a>) -> Found<'a> {
         if let Some(purpose) = purpose(request) {
             return Found::Key(purpose);
         }
@@ -231,6 +246,13 @@ impl Front {
             | Request::UnregisterKvCache { instance } => Ask::Unregister { instance },
             Request::Ping { instance } => Ask::Ping { instance },
             Request::Clear { force } => Ask::Clear { force },
+            Request::ReportBlockAllocation { instance, model, records } => {
+                return match check_model(model) {
+                    Ok(()) if self.allocated.read(&records) => Found::Allocated { instance, model },
+                    Ok(()) => Found::Refused(RequestFault::BadBlocks, Answer::None),
+                    Err(_) => Found::Refused(RequestFault::BadKey, Answer::None),
+                };
+            }
             _ => return self.answer(request),
         })
     }
@@ -241,11 +263,8 @@ impl Front {
             Request::ChunkSize => Answer::Count(self.config.chunk_size as u64),
             Request::Noop => Answer::Text("OK"),
             Request::Experimental => Answer::NoTexts,
-            // Reports are telemetry that nobody reads yet, and the other modes have registered
-            // nothing that could be unregistered: that is success.
-            Request::ReportBlockAllocation { .. }
-            | Request::UnregisterQCache { .. }
-            | Request::UnregisterRope { .. } => Answer::None,
+            // The other modes have registered nothing that could be unregistered: that is success.
+            Request::UnregisterQCache { .. } | Request::UnregisterRope { .. } => Answer::None,
             unserved => {
                 let answer = unserved_answer(unserved, self.config.incarnation);
                 return Found::Refused(RequestFault::NotServed, answer);
@@ -394,11 +413,10 @@ fn announced<'a>(operation: Operation, payloads: &[&'a [u8]], inline_bytes: u64)
     Found::Refused(fault, negative_answer(operation, 0))
 }
 
-/// Everything but keys is decoded in one go, so it must not be large. What is, is not decoded: it
-/// is a report that nobody reads, or nothing that a client sends.
+/// Everything but keys is decoded in one go, so it must not be large. What is, is not decoded:
+/// clients send nothing of the kind.
 fn oversized<'a>(operation: Operation, incarnation: u64) -> Found<'a> {
     match operation {
-        Operation::ReportBlockAllocation => Found::Answer(Answer::None),
         Operation::RegisterKvCache
         | Operation::RegisterQCache
         | Operation::RegisterRope

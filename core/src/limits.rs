@@ -109,6 +109,9 @@ pub const PAGE_COPIES_MAX: usize = 4096;
 pub const BLOCKS_IN_FLIGHT_MAX: usize = 1 << 20;
 /// Block ids of one transfer: a million tokens in blocks of 4.
 pub const REQUEST_BLOCKS_MAX: usize = 262_144;
+/// Blocks of one `report_block_allocation`: a quarter of a million tokens in blocks of 16, which
+/// no scheduler gives out in one step. A larger report is refused.
+pub const ALLOCATED_BLOCKS_MAX: usize = 16_384;
 /// Runs that the copy of one object may be cut into.
 pub const RUNS_PER_OBJECT_MAX: u64 = 65_536;
 /// Longest `wait_prefetch_status`, seconds (design §7).
@@ -172,6 +175,13 @@ pub const LIFECYCLE_KEYS_MAX: usize = 100_000;
 pub const EVICTED_KEYS_MAX: usize = 100_000;
 /// Sampled chunks whose reuse over all tiers is followed (spec/metrics §3.4).
 pub const REUSE_KEYS_MAX: usize = 100_000;
+
+/// Sampled blocks of engines whose life is followed (spec/metrics §3.7).
+pub const L0_BLOCKS_MAX: usize = 32_768;
+/// Requests that are remembered to use one of them, the latest ones.
+pub const L0_OWNERS_MAX: usize = 16;
+/// Names of models that these blocks bear. Blocks of others are not followed.
+pub const L0_MODELS_MAX: usize = 256;
 
 /// Facts in the lane to telemetry.
 pub const FACT_LANE_BATCHES: usize = 1024;

@@ -5,6 +5,7 @@
 //! counters stand still (known failure F36), and a gauge is never a sum of facts.
 
 pub mod aggregate;
+mod blocks;
 mod gauges;
 mod lifecycle;
 pub mod page;
@@ -13,6 +14,7 @@ mod sample;
 pub mod table;
 mod tenants;
 mod tiers;
+mod transfers;
 
 pub use sample::SampleRate;
 pub use table::{Definition, Kind, Metric, TABLE};
@@ -23,6 +25,7 @@ use crate::rng::Rng;
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use blocks::Blocks;
 use gauges::fold_gauges;
 use lifecycle::Lifecycle;
 use reuse::Reuse;
@@ -105,6 +108,7 @@ pub struct Fold {
     tenants: Tenants,
     lifecycle: Lifecycle,
     reuse: Reuse,
+    blocks: Blocks,
     tiers: Tiers,
 }
 
@@ -120,6 +124,7 @@ impl Fold {
             tenants: Tenants::new(config.seed),
             lifecycle: Lifecycle::new(config.sample_rate, config.seed, rng.fork(1)),
             reuse: Reuse::new(config.sample_rate, config.seed, rng.fork(2)),
+            blocks: Blocks::new(config.sample_rate, config.seed, rng.fork(3)),
             tiers: Tiers::default(),
         }
     }
@@ -142,6 +147,14 @@ impl Fold {
             Fact::Stored { keys, bytes, took } => stored(keys.len(), *bytes, *took, out),
             Fact::Retrieved { keys, bytes, took } => retrieved(keys.len(), *bytes, *took, out),
             Fact::LookupTaken { .. } | Fact::LookupSkipped { .. } => self.fold_lookup(fact, out),
+            Fact::TransferSubmitted { direction, device } => {
+                transfers::submitted(*direction, *device, out);
+            }
+            Fact::TransferEnded(end) => transfers::ended(end, &mut self.tenants, out),
+            Fact::BlocksAllocated { instance, model, blocks } => {
+                self.blocks.allocated(at, (*instance, model), blocks, out);
+            }
+            Fact::SessionEnded { request } => self.blocks.session_ended(*request),
             Fact::EvictionTick { .. }
             | Fact::RegistrationRefused { .. }
             | Fact::InstanceEnded { .. }
@@ -265,6 +278,7 @@ impl Fold {
     /// Bytes that the tables of a fold take when they are full.
     pub fn memory_bytes_max() -> u64 {
         let of_keys = Lifecycle::memory_bytes_max() + Reuse::memory_bytes_max();
+        let of_keys = of_keys + Blocks::memory_bytes_max();
         Tenants::memory_bytes_max() + Tiers::memory_bytes_max() + of_keys
     }
 

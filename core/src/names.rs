@@ -42,6 +42,14 @@ pub struct Ticket(pub SlotName);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attachment(pub SlotName);
 
+/// Where an engine's memory lies: of the host, or of the card that this process knows by that
+/// number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Device {
+    Host,
+    Card(u32),
+}
+
 /// One object of the L1 table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub SlotName);

@@ -14,7 +14,7 @@ use kvtide_core::effect::{Outbox, PageCopy};
 use kvtide_core::event::{AttachFault, Event};
 use kvtide_core::front::paged::{Memory, Source};
 use kvtide_core::limits::{BLOCKS_IN_FLIGHT_MAX, INSTANCES_MAX, PAGE_COPIES_MAX};
-use kvtide_core::names::{Attachment, Ticket};
+use kvtide_core::names::{Attachment, Device, Ticket};
 use kvtide_core::pages::Pages;
 use kvtide_gpu::host::pages::Segments;
 use kvtide_lanes::lane::{Producer, lane};
@@ -117,7 +117,7 @@ impl Pager {
         attachment: Attachment,
         sources: &[Source],
         pages: Pages,
-    ) -> Result<(), AttachFault> {
+    ) -> Result<Device, AttachFault> {
         self.start_lanes().map_err(|_| AttachFault::Failed)?;
         if sources.len() != pages.tensors as usize {
             return Err(AttachFault::Failed);
@@ -127,7 +127,7 @@ impl Pager {
         self.segments += segments.count();
         let place = Place::Host(Arc::new(Attached { segments, pages }));
         self.attached.insert(attachment, place);
-        Ok(())
+        Ok(Device::Host)
     }
 
     pub fn detach(&mut self, attachment: Attachment) {

@@ -14,7 +14,7 @@ mod sdk;
 pub use facts::{Backlog, FactReceiver, FactSender, Lost, facts};
 
 use crate::admin::ReactorSeen;
-use kvtide_core::fact::{AdapterGauges, Fact, FactKey, Gauges};
+use kvtide_core::fact::{AdapterGauges, AllocatedBlock, Fact, FactKey, Gauges};
 use kvtide_core::metrics::page::{FamilyKind, Page, SeriesValue};
 use kvtide_core::metrics::{Fold, FoldConfig, Measurement, Metric, Text, Value};
 use kvtide_core::time::{Duration, Instant};
@@ -42,6 +42,9 @@ impl FactBatch {
             }
             Fact::InstanceRegistered { model, .. } | Fact::RegistrationRefused { model, .. } => {
                 model.len()
+            }
+            Fact::BlocksAllocated { model, blocks, .. } => {
+                model.len() + size_of_val::<[AllocatedBlock]>(blocks)
             }
             Fact::AdapterNamed { name, .. } => name.len(),
             Fact::Gauges(gauges) => {

@@ -30,9 +30,9 @@ use kvtide_core::event::{AttachFault, Event, OperatorAsk, Scanned};
 use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::limits;
 use kvtide_core::names::{
-    AdapterId, Attachment, ChunkHash, Connection, Layout, Operator, Place, Reply,
+    AdapterId, Attachment, ChunkHash, Connection, Device, Layout, Operator, Place,
 };
-use kvtide_core::names::{ScopeId, Ticket};
+use kvtide_core::names::{Reply, ScopeId, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::Instant;
 pub use paged::Copying;
@@ -269,7 +269,8 @@ impl Bench {
             }
             Input::AdapterScanEnded { adapter } => Event::AdapterScanEnded { adapter: *adapter },
             Input::AttachEnded { attachment, outcome } => {
-                Event::AttachEnded { attachment: *attachment, outcome: *outcome }
+                let outcome = outcome.map(|()| Device::Host);
+                Event::AttachEnded { attachment: *attachment, outcome }
             }
             Input::CopyEnded { ticket, whole } => {
                 Event::CopyEnded { ticket: *ticket, whole: *whole }

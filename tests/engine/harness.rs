@@ -684,6 +684,10 @@ pub fn keys_of(fact: &Fact) -> Option<KeyRange> {
         | Fact::L2ScanSkipped { .. }
         | Fact::L2LookupSubmitted { .. }
         | Fact::L2LookupFound { .. }
+        | Fact::TransferSubmitted { .. }
+        | Fact::TransferEnded(_)
+        | Fact::BlocksAllocated { .. }
+        | Fact::SessionEnded { .. }
         | Fact::StaleEnding
         | Fact::Cleared { .. }
         | Fact::QuotaChanged

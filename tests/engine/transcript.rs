@@ -170,7 +170,7 @@ impl Transcript {
             },
             Event::AttachEnded { attachment, outcome } => {
                 let how = match outcome {
-                    Ok(()) => "is attached".into(),
+                    Ok(_) => "is attached".into(),
                     Err(fault) => format!("is not attached: {fault:?}"),
                 };
                 format!("memory {} {how}", attachment.0.index)
@@ -252,6 +252,10 @@ impl Transcript {
             Ask::Retrieve { keys, blocks, skip_tokens, .. } => {
                 let more = format!(" for {}: {blocks:?}, skips {skip_tokens}", keys.request);
                 self.of_keys("reads into its blocks", keys, &more)
+            }
+            Ask::BlocksAllocated { model, blocks, .. } => {
+                let blocks = counted(blocks.len() as u64, "block");
+                plain(format!("tells of {blocks} of its own for {model}"))
             }
             Ask::Clear { force } => plain(clear_text(*force).into()),
         }
@@ -430,6 +434,18 @@ impl Transcript {
                 let objects = counted(keys.len(), "object");
                 format!("stored: {objects}, {}, {}", bytes_text(*bytes), time_text(*took))
             }
+            Fact::TransferSubmitted { direction, device } => {
+                format!("{direction:?} of {device:?} submitted")
+            }
+            Fact::TransferEnded(end) => {
+                let objects = counted(end.keys.into(), "object");
+                let (bytes, took) = (bytes_text(end.bytes), time_text(end.took));
+                format!("{:?} of {:?} ended: {objects}, {bytes}, {took}", end.direction, end.device)
+            }
+            Fact::BlocksAllocated { blocks, .. } => {
+                format!("{} allocated", counted(blocks.len() as u64, "block"))
+            }
+            Fact::SessionEnded { .. } => "a request has ended".into(),
             Fact::StaleEnding => "this had ended before".into(),
             Fact::Cleared { force: false } => "cleared".into(),
             Fact::Cleared { force: true } => "cleared by force".into(),

@@ -176,6 +176,44 @@ fn golden_06_lookup() {
     });
 }
 
+/// Rows 29 to 31.
+fn of_blocks(family: &str) -> bool {
+    family.starts_with("lmcache_mp_l0_block_")
+}
+
+/// Rows 32 to 37 and 40. Every transfer of ours has a device.
+fn of_transfers(family: &str, labels: &Labels) -> bool {
+    let counted = [
+        "lmcache_mp_num_submitted_stores_total",
+        "lmcache_mp_num_finished_stores_total",
+        "lmcache_mp_num_submitted_retrieves_total",
+        "lmcache_mp_num_finished_retrieves_total",
+    ];
+    match family {
+        "lmcache_mp_l0_l1_store_throughput_GB_per_second"
+        | "lmcache_mp_l0_l1_load_throughput_GB_per_second"
+        | "lmcache_mp_num_chunks_loaded_total" => true,
+        family => counted.contains(&family) && labels.contains_key("device"),
+    }
+}
+
+#[test]
+fn golden_07_blocks_of_engines() {
+    scene!("07_l0_lifecycle").check("07", |family, _| of_blocks(family));
+}
+
+#[test]
+fn golden_08_transfers() {
+    scene!("08_transfers").check("08", of_transfers);
+}
+
+/// Everything at once; the rows of the scenes above that no other one of them moves.
+#[test]
+fn golden_99_all() {
+    scene!("99_all")
+        .check("99", |family, labels| of_blocks(family) || of_transfers(family, labels));
+}
+
 #[test]
 fn golden_14_gauges() {
     scene!("14_gauges").check("14", |family, _| {

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 
 pub const CHUNK_SIZE: u32 = 256;
 
+#[path = "metrics_replay_engines.rs"]
+mod engines;
 #[path = "metrics_replay_tiers.rs"]
 mod tiers;
 
@@ -23,6 +25,7 @@ pub struct Replay {
     scopes: BTreeMap<(TenantId, u64, u64), ScopeId>,
     batches: Vec<FactBatch>,
     tasks: tiers::Tasks,
+    engines: engines::Engines,
 }
 
 /// The facts of a scene, of the L1 that bears `tag`. Events without a tag belong to every L1.
@@ -94,6 +97,7 @@ impl Replay {
                 };
                 Fact::L2PrefetchFailed { keys, why }
             }
+            kind if kind.starts_with("mp.") => return self.engine_event(event, batch),
             _ => return self.tier_event(event, batch),
         };
         batch.facts.push(fact);

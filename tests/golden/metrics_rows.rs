@@ -3,15 +3,15 @@
 use super::page::{ReadPage, read};
 use super::telemetry;
 use kvtide::telemetry::{BusGauges, FactBatch, Telemetry};
-use kvtide_core::effect::Refusal;
+use kvtide_core::effect::{Direction, Refusal};
 use kvtide_core::fact::{
-    Abort, AdapterGauges, AdapterState, EarlyExit, Fact, FactKey, Gauges, InstanceEnd, KeyRange,
-    L2LoadEnd, L2Removal, L2StoreEnd, LeaseEnd, LookupStop, NoRoom, PrefetchFailure, ReadFailure,
-    Removal, RequestFault, StoreDrop,
+    Abort, AdapterGauges, AdapterState, AllocatedBlock, EarlyExit, Fact, FactKey, Gauges,
+    InstanceEnd, KeyRange, L2LoadEnd, L2Removal, L2StoreEnd, LeaseEnd, LookupStop, NoRoom,
+    PrefetchFailure, ReadFailure, Removal, RequestFault, StoreDrop, TransferEnd,
 };
 use kvtide_core::metrics::TABLE;
 use kvtide_core::metrics::page::{FamilyKind, series_name};
-use kvtide_core::names::{AdapterId, ChunkHash, InstanceId, ScopeId, TenantId};
+use kvtide_core::names::{AdapterId, ChunkHash, Device, InstanceId, ScopeId, TenantId};
 use kvtide_core::time::{Duration, Instant};
 use std::collections::BTreeSet;
 
@@ -89,6 +89,7 @@ fn script() -> Vec<FactBatch> {
         Fact::StaleEnding,
     ];
     facts.extend(of_tiers(all(3), took));
+    facts.extend(of_engines(took));
     facts.push(Fact::Gauges(Box::new(gauges)));
     let batch = |(index, fact)| FactBatch {
         at: Instant::from_secs(2 * index as u64),
@@ -122,6 +123,31 @@ fn of_tiers(keys: KeyRange, took: Duration) -> Vec<Fact> {
     ]
 }
 
+/// Two transfers, and a block that is used twice, released, used again twice and then given away.
+fn of_engines(took: Duration) -> Vec<Fact> {
+    let (instance, tenant) = (InstanceId(5), TenantId(0));
+    let transfer = |direction, device, keys| {
+        let (bytes, submitted) =
+            (4_000_000_000 * u64::from(keys), Fact::TransferSubmitted { direction, device });
+        let end = TransferEnd { direction, device, instance, tenant, keys, bytes, took };
+        [submitted, Fact::TransferEnded(end)]
+    };
+    let allocated = |request, tokens| Fact::BlocksAllocated {
+        instance,
+        model: "m".into(),
+        blocks: [AllocatedBlock { request, tokens, block: 9 }].into(),
+    };
+    let mut facts = Vec::new();
+    facts.extend(transfer(Direction::Store, Device::Host, 1));
+    facts.extend(transfer(Direction::Retrieve, Device::Card(2), 3));
+    for request in 0..3 {
+        facts.push(allocated(request, 1));
+        facts.push(Fact::SessionEnded { request });
+    }
+    facts.push(allocated(3, 2));
+    facts
+}
+
 fn scrape(telemetry: &Telemetry, bus: BusGauges) -> ReadPage {
     read(&telemetry.page(bus), true).expect("our page is a page")
 }
@@ -134,6 +160,7 @@ const L1_SALT: &[(&str, &str)] = &[("cache_salt", "s"), ("l1_tag", "_default")];
 const L1_BACKEND: &[(&str, &str)] = &[("backend", "dram"), ("l1_tag", "_default")];
 const TENANT: &[(&str, &str)] = &[("cache_salt", "s"), ("model_name", "m")];
 const SALT: &[(&str, &str)] = &[("cache_salt", "s")];
+const ENGINE: &[(&str, &str)] = &[("instance_id", "5"), ("model_name", "m")];
 const FS: &[(&str, &str)] = &[("l2_name", "fs")];
 const ADAPTER: &[(&str, &str)] = &[("adapter_index", "0"), ("l2_name", "fs")];
 
@@ -250,6 +277,29 @@ const EXPECTED: &[Expected] = &[
     ("kvtide_l2_capacity_bytes", ADAPTER, 8192.0),
     ("kvtide_l2_objects", ADAPTER, 2.0),
     ("kvtide_l2_stores_waiting", ADAPTER, 5.0),
+    // Seven facts, two seconds apart: at 0, 4 and 8 for the same tokens, at 12 for others.
+    ("lmcache_mp_l0_block_lifetime_seconds_sum", ENGINE, 12.0),
+    ("lmcache_mp_l0_block_idle_before_evict_seconds_sum", ENGINE, 4.0),
+    ("lmcache_mp_l0_block_reuse_gap_seconds_sum", ENGINE, 4.0),
+    (
+        "lmcache_mp_l0_l1_store_throughput_GB_per_second_sum",
+        &[("device", "cpu"), ("engine_id", "5"), ("model_name", "m")],
+        2.0,
+    ),
+    (
+        "lmcache_mp_l0_l1_load_throughput_GB_per_second_sum",
+        &[("device", "cuda:2"), ("engine_id", "5"), ("model_name", "m")],
+        6.0,
+    ),
+    ("lmcache_mp_num_submitted_stores_total", &[("device", "cpu")], 1.0),
+    ("lmcache_mp_num_finished_stores_total", &[("device", "cpu")], 1.0),
+    ("lmcache_mp_num_submitted_retrieves_total", &[("device", "cuda:2")], 1.0),
+    ("lmcache_mp_num_finished_retrieves_total", &[("device", "cuda:2")], 1.0),
+    (
+        "lmcache_mp_num_chunks_loaded_total",
+        &[("cache_salt", "s"), ("model_name", "m"), ("worker_id", "5")],
+        3.0,
+    ),
 ];
 
 #[test]

@@ -11,7 +11,7 @@ use crate::engine::clients::Clients;
 use crate::engine::memory::{TEXT_BYTES, map_bytes, slots_bytes};
 use crate::event::PagedRegistration;
 use crate::limits::MODEL_BYTES_MAX;
-use crate::names::{Attachment, Connection, InstanceId, Reply};
+use crate::names::{Attachment, Connection, Device, InstanceId, Reply};
 use crate::pages::Pages;
 use crate::slots::{SlotName, Slots};
 use crate::{Map, map_with_capacity};
@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 pub struct Memory {
     pub attachment: Attachment,
     pub pages: Pages,
+    pub device: Device,
 }
 
 /// A registration whose memory has been attached.

@@ -19,7 +19,8 @@ mod retrieve;
 mod store;
 
 pub use commits::Committer;
-pub use paged::Blocks;
+use paged::Paged;
+pub use paged::{BLOCKS_PER_CELL, Blocks};
 
 use crate::config::{Config, Limits};
 use crate::effect::{Slot, SlotRange};
@@ -104,8 +105,8 @@ pub(crate) struct Copy {
     short: bool,
     /// What its slots take, for stores whose slots were lent.
     lent_bytes: u64,
-    /// Block ids that its `Effect::Copy` names.
-    blocks: u32,
+    /// What its `Effect::Copy` is about.
+    paged: Option<Paged>,
     started: Instant,
     timer: Option<Timer>,
     pub lent: Option<Ticket>,
@@ -379,7 +380,7 @@ fn new_copy(turn: &Turn, asker: &Asker, key: PendingKey) -> Copy {
         is_ending: false,
         short: false,
         lent_bytes: 0,
-        blocks: 0,
+        paged: None,
         started: turn.now,
         timer: None,
         lent: None,

@@ -8,7 +8,7 @@ use crate::config::TransferModes;
 use crate::effect::{Answer, Outbox, Refusal};
 use crate::event::{AttachFault, PagedRegistration, Registration};
 use crate::fact::{Abort, Fact, InstanceEnd};
-use crate::names::{Attachment, Connection, InstanceId, KvRank, Layout, Reply};
+use crate::names::{Attachment, Connection, Device, InstanceId, KvRank, Layout, Reply};
 
 impl Engine {
     pub(super) fn register(
@@ -57,7 +57,7 @@ impl Engine {
     pub(super) fn attach_ended(
         &mut self,
         attachment: Attachment,
-        outcome: Result<(), AttachFault>,
+        outcome: Result<Device, AttachFault>,
         out: &mut Outbox,
     ) {
         let pending = match self.attachments.ended(attachment, outcome.is_ok(), out) {
@@ -70,13 +70,16 @@ impl Engine {
             let reason = Refusal::Malformed("the instance has left, or has registered anew since");
             return self.refuse(reply, instance, model, reason, out);
         }
-        if let Err(fault) = outcome {
-            return self.refuse(reply, instance, model, Refusal::Attach(fault), out);
-        }
+        let device = match outcome {
+            Ok(device) => device,
+            Err(fault) => {
+                return self.refuse(reply, instance, model, Refusal::Attach(fault), out);
+            }
+        };
         let (pages, world_size) = (pending.pages, pending.world_size);
         let (layout, block_size) = (pages.layout(), pages.tokens_per_block);
         let registration = Registration { instance, model, world_size, block_size, layout };
-        match self.admit(&registration, Some(Memory { attachment, pages }), out) {
+        match self.admit(&registration, Some(Memory { attachment, pages, device }), out) {
             Ok(()) => out.answer(reply, Answer::None),
             Err(reason) => {
                 self.attachments.detach(attachment, out);

@@ -2,14 +2,15 @@
 
 use super::Engine;
 use super::clients::Mode;
-use super::copies::{Asker, Blocks, Committer, Kind};
+use super::copies::{Asker, BLOCKS_PER_CELL, Blocks, Committer, Kind};
 use super::scopes::ScopeKey;
 use super::turn::Turn;
 use crate::effect::{Answer, Outbox};
 use crate::event::{Ask, Keys};
-use crate::fact::{Fact, RequestFault};
-use crate::limits;
+use crate::fact::{AllocatedBlock, Fact, RequestFault};
 use crate::names::{InstanceId, KvRank, Reply};
+use crate::{SeededHash, limits};
+use core::hash::BuildHasher;
 
 impl Engine {
     /// The four transfer operations of an engine-driven client.
@@ -95,6 +96,30 @@ impl Engine {
                 let sessions = &mut self.sessions;
                 self.copies.retrieve_blocks(&mut turn, sessions, &asker, &keys, &blocks);
             }
+        }
+    }
+
+    /// What an engine does with its own blocks changes nothing here; it is passed on.
+    pub(super) fn blocks_allocated(
+        &mut self,
+        instance: InstanceId,
+        model: &str,
+        blocks: &[AllocatedBlock],
+        out: &mut Outbox,
+    ) {
+        if blocks.is_empty() {
+            return;
+        }
+        self.tells_blocks = true;
+        self.work.spend_own(blocks.len().div_ceil(BLOCKS_PER_CELL));
+        let (model, blocks) = (model.into(), blocks.into());
+        out.tell(Fact::BlocksAllocated { instance, model, blocks });
+    }
+
+    pub(super) fn session_ended(&mut self, request: &str, out: &mut Outbox) {
+        if self.tells_blocks {
+            let request = SeededHash::of_requests(self.config.seed).hash_one(request);
+            out.tell(Fact::SessionEnded { request });
         }
     }
 

@@ -79,16 +79,18 @@ impl<K: Copy + Eq + Hash, V> Tracked<K, V> {
         Some(&mut self.entries[place as usize].1)
     }
 
-    /// The key is not there yet.
-    pub(super) fn admit(&mut self, key: K, value: V) {
+    /// The key is not there yet. What made room for it, if something had to.
+    pub(super) fn admit(&mut self, key: K, value: V) -> Option<(K, V)> {
+        let mut gone = None;
         if self.entries.len() == self.limit {
             let victim = self.rng.below(self.limit as u64) as usize;
             let victim = self.entries[victim].0;
-            self.remove(&victim);
+            gone = self.remove(&victim).map(|value| (victim, value));
         }
         let before = self.places.insert(key, self.entries.len() as u32);
         assert!(before.is_none(), "a key is admitted once");
         self.entries.push((key, value));
+        gone
     }
 
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {

@@ -4,6 +4,7 @@
 //! carry the peer's names (spec/metrics §2.1 and §2.2, by number), so that its dashboards work
 //! unchanged; `kvtide_*` rows are ours.
 
+mod engine_rows;
 mod rows;
 mod tier_rows;
 
@@ -103,6 +104,16 @@ pub enum Metric {
     OwnL2Capacity,
     OwnL2Objects,
     OwnL2StoresWaiting,
+    L0BlockLifetime,
+    L0BlockIdle,
+    L0BlockReuseGap,
+    L0StoreThroughput,
+    L0LoadThroughput,
+    SubmittedStores,
+    FinishedStores,
+    SubmittedRetrieves,
+    FinishedRetrieves,
+    ChunksLoaded,
 }
 
 /// What becomes of the measurements of one series.

@@ -147,7 +147,7 @@ fn a_lease_that_ran_out_is_no_read() {
         assert_eq!(bench.number("kvtide_lease_ends_total", &[("why", why.label())]), 2.0);
     }
     let read = bench.number("lmcache_mp_l1_read_chunks_total", &[("l1_tag", "_default")]);
-    assert_eq!(read, 12.0);
+    assert_eq!(read, 14.0);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! SipHash. Others, such as evicted ones, are told by their number. Causes are told by the place at
 //! which they are declared.
 
+mod paged;
 mod tiers;
 
 use super::outcome::Part;
@@ -254,6 +255,10 @@ impl<N: Naming> Folder<'_, N> {
             | Fact::Cleared { .. }
             | Fact::QuotaChanged
             | Fact::Gauges(_) => self.fact_without_keys(fact),
+            Fact::TransferSubmitted { .. }
+            | Fact::TransferEnded(_)
+            | Fact::BlocksAllocated { .. }
+            | Fact::SessionEnded { .. } => self.paged_fact(fact),
             Fact::L2PrefetchFailed { keys, why } => self.keys(*keys, *why as u32, part),
             Fact::AdapterNamed { .. }
             | Fact::AdapterChanged { .. }

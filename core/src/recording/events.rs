@@ -16,10 +16,11 @@ use super::chunks::{Known, Told};
 use super::digest::{number_of, refusal_of};
 use super::header::nanos;
 use super::models::Models;
-use super::paged::{self, ATTACH_ENDED, COPY_ENDED, REGISTER_PAGED, RETRIEVE};
+use super::paged::{self, ALLOCATED, ATTACH_ENDED, COPY_ENDED, REGISTER_PAGED, RETRIEVE};
 use super::secret::Naming;
 use super::tiers::{FoundObject, adapter};
-use crate::event::{Ask, BodyOutcome, Event, Found, Keys, OperatorAsk, Registration, SendOutcome};
+use crate::event::{AllocatedBlock, Ask, BodyOutcome, Event, Found, Keys, OperatorAsk};
+use crate::event::{Registration, SendOutcome};
 use crate::names::{ChunkHash, Connection, Dtype, InstanceId, Layout, Operator, Reply, Ticket};
 use crate::slots::SlotName;
 use crate::time::Duration;
@@ -60,6 +61,7 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
             Ask::RegisterPaged(_) => paged::REGISTER_PAGED,
             Ask::Store { .. } => paged::STORE,
             Ask::Retrieve { .. } => paged::RETRIEVE,
+            Ask::BlocksAllocated { .. } => ALLOCATED,
         },
         Event::AttachEnded { .. } => paged::ATTACH_ENDED,
         Event::CopyEnded { .. } => paged::COPY_ENDED,
@@ -76,7 +78,7 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
 }
 
 /// By number. 23 and 24 are no events: the end of the server, and tokens.
-pub const KINDS: [&str; 41] = [
+pub const KINDS: [&str; 42] = [
     "",
     "tick",
     "connection ended",
@@ -118,6 +120,7 @@ pub const KINDS: [&str; 41] = [
     "retrieve",
     "attach ended",
     "copy ended",
+    "blocks allocated",
 ];
 /// `Engine::finish`.
 pub(super) const FINISH: u8 = 23;
@@ -242,6 +245,9 @@ impl<N: Naming> Writing<'_, N> {
             Ask::Retrieve { instance, keys, blocks, skip_tokens } => {
                 self.paged_transfer(*instance, keys, blocks, *skip_tokens);
             }
+            Ask::BlocksAllocated { instance, model, blocks } => {
+                self.allocated(*instance, model, blocks);
+            }
         }
     }
 
@@ -286,6 +292,7 @@ pub(super) struct Scratch {
     request: String,
     hashes: Vec<ChunkHash>,
     pub(super) blocks: Vec<u32>,
+    pub(super) allocated: Vec<AllocatedBlock>,
     pub(super) probed: Vec<Option<Found>>,
     pub(super) found: Vec<FoundObject>,
     /// Names of what was found, one behind the other.
@@ -360,7 +367,7 @@ impl Reading {
                 let reply = Reply { connection, request: name(input)? };
                 Event::Asked { reply, ask: self.ask(kind, input)? }
             }
-            REGISTER_PAGED..=RETRIEVE => {
+            REGISTER_PAGED..=RETRIEVE | ALLOCATED => {
                 let connection = Connection(name(input)?);
                 let reply = Reply { connection, request: name(input)? };
                 Event::Asked { reply, ask: self.paged_ask(kind, input)? }

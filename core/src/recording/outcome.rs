@@ -301,7 +301,7 @@ fn value_of(effect: &Effect) -> u64 {
 }
 
 /// By number: what a recording calls a fact. Places are never given to another kind.
-const FACTS: [&str; 38] = [
+const FACTS: [&str; 42] = [
     "",
     "tenant named",
     "instance registered",
@@ -340,6 +340,10 @@ const FACTS: [&str; 38] = [
     "L2 accessed",
     "L2 removed",
     "L2 scan skipped",
+    "transfer submitted",
+    "transfer ended",
+    "blocks allocated",
+    "session ended",
 ];
 
 pub(super) fn kind_of_fact(fact: &Fact) -> u8 {
@@ -381,6 +385,10 @@ pub(super) fn kind_of_fact(fact: &Fact) -> u8 {
         Fact::L2Accessed { .. } => 35,
         Fact::L2Removed { .. } => 36,
         Fact::L2ScanSkipped { .. } => 37,
+        Fact::TransferSubmitted { .. } => 38,
+        Fact::TransferEnded(_) => 39,
+        Fact::BlocksAllocated { .. } => 40,
+        Fact::SessionEnded { .. } => 41,
     }
 }
 
@@ -408,6 +416,7 @@ fn keys_of(fact: &Fact) -> u64 {
         | Fact::L2Accessed { keys, .. }
         | Fact::L2Removed { keys, .. } => keys.len(),
         Fact::L2LookupSubmitted { keys, .. } | Fact::L2LookupFound { keys, .. } => u64::from(*keys),
+        Fact::TransferEnded(end) => u64::from(end.keys),
         _ => 0,
     }
 }

@@ -7,16 +7,18 @@
 //!               width, planes, block stride, chunk tokens, object slots | type, text
 //! transfer      instance u64 | v skipped tokens | blocks | keys
 //! blocks        v runs | of each: v first id | v ids that ascend by one
-//! attach ended  name | u8 0, or 1 + the fault
+//! attach ended  name | u8 0 for the host, 1 + the fault, or 255 for a card | v its number
+//! allocated     instance u64 | model | v requests | of each: request u64 | v blocks
+//!               | of each: v its place, tokens u64
 //! copy ended    name | u8 whole
 //! ```
 
 use super::bytes::{Fault, Input, Malformed, Write};
-use super::events::{Reading, Writing, instance, name, one_of};
+use super::events::{Reading, Writing, instance, name};
 use super::secret::Naming;
-use crate::event::{Ask, AttachFault, Event, Keys, PagedRegistration};
-use crate::limits::REQUEST_BLOCKS_MAX;
-use crate::names::{Attachment, Dtype, InstanceId, Ticket};
+use crate::event::{AllocatedBlock, Ask, AttachFault, Event, Keys, PagedRegistration};
+use crate::limits::{ALLOCATED_BLOCKS_MAX, REQUEST_BLOCKS_MAX};
+use crate::names::{Attachment, Device, Dtype, InstanceId, Ticket};
 use crate::pages::{Format, Pages};
 
 impl<N: Naming> Writing<'_, N> {
@@ -51,10 +53,39 @@ impl<N: Naming> Writing<'_, N> {
     pub(super) fn attach_ended(
         &mut self,
         attachment: Attachment,
-        outcome: Result<(), AttachFault>,
+        outcome: Result<Device, AttachFault>,
     ) {
         self.name(attachment.0);
-        self.bytes.byte(outcome.map_or_else(|fault| 1 + fault as u8, |()| 0));
+        match outcome {
+            Ok(Device::Host) => self.bytes.byte(0),
+            Ok(Device::Card(card)) => {
+                self.bytes.byte(ON_CARD);
+                self.bytes.number(card.into());
+            }
+            Err(fault) => self.bytes.byte(1 + fault as u8),
+        }
+    }
+
+    /// What stands for requests and tokens is named once more: the key of a run's own numbers is
+    /// its seed, which the header tells.
+    pub(super) fn allocated(
+        &mut self,
+        instance: InstanceId,
+        model: &str,
+        blocks: &[AllocatedBlock],
+    ) {
+        self.bytes.fixed_u64(instance.0 as u64);
+        self.models.write(model, self.bytes);
+        let of_request = || blocks.chunk_by(|one, next| one.request == next.request);
+        self.bytes.number(of_request().count() as u64);
+        for blocks in of_request() {
+            self.bytes.fixed_u64(self.naming.number(blocks[0].request));
+            self.bytes.number(blocks.len() as u64);
+            for AllocatedBlock { request: _, tokens, block } in blocks {
+                self.bytes.number((*block).into());
+                self.bytes.fixed_u64(self.naming.number(*tokens));
+            }
+        }
     }
 
     pub(super) fn copy_ended(&mut self, ticket: Ticket, whole: bool) {
@@ -74,9 +105,14 @@ impl Reading {
             return Ok(Event::CopyEnded { ticket, whole });
         }
         let attachment = Attachment(name(input)?);
-        let outcome = match one_of(input, FAULTS.len() as u8 + 1, "how an attachment ended")? {
-            0 => Ok(()),
-            number => Err(FAULTS[usize::from(number) - 1]),
+        let start = *input;
+        let outcome = match input.byte(HOW_ATTACHED)? {
+            0 => Ok(Device::Host),
+            ON_CARD => Ok(Device::Card(input.number_u32("a card")?)),
+            number => match FAULTS.get(usize::from(number) - 1) {
+                Some(fault) => Err(*fault),
+                None => return Err(start.fault(Fault::Value { what: HOW_ATTACHED })),
+            },
         };
         Ok(Event::AttachEnded { attachment, outcome })
     }
@@ -95,6 +131,12 @@ impl Reading {
             let registration = PagedRegistration { instance, model, world_size, pages };
             return Ok(Ask::RegisterPaged(registration));
         }
+        if kind == ALLOCATED {
+            self.models.read(input, &mut self.scratch.model)?;
+            self.allocated(input)?;
+            let (model, blocks) = (&self.scratch.model, &self.scratch.allocated);
+            return Ok(Ask::BlocksAllocated { instance, model, blocks });
+        }
         let skip_tokens = input.number("skipped tokens")?;
         self.blocks(input)?;
         let keys = self.read_keys(input)?;
@@ -103,6 +145,26 @@ impl Reading {
             STORE => Ask::Store { instance, keys, blocks },
             _ => Ask::Retrieve { instance, keys, blocks, skip_tokens },
         })
+    }
+
+    fn allocated(&mut self, input: &mut Input<'_>) -> Result<(), Malformed> {
+        let allocated = &mut self.scratch.allocated;
+        allocated.clear();
+        for _ in 0..input.number("requests with blocks")? {
+            let request = input.fixed_u64("a request")?;
+            let start = *input;
+            let count = input.number("blocks")?;
+            let room = (ALLOCATED_BLOCKS_MAX - allocated.len()) as u64;
+            // Equal requests would be written as one.
+            if count == 0 || count > room {
+                return Err(start.fault(Fault::Value { what: "blocks" }));
+            }
+            for _ in 0..count {
+                let (block, tokens) = (input.number_u32("a block")?, input.fixed_u64("tokens")?);
+                allocated.push(AllocatedBlock { request, tokens, block });
+            }
+        }
+        Ok(())
     }
 
     fn blocks(&mut self, input: &mut Input<'_>) -> Result<(), Malformed> {
@@ -204,6 +266,10 @@ pub(super) const STORE: u8 = 37;
 pub(super) const RETRIEVE: u8 = 38;
 pub(super) const ATTACH_ENDED: u8 = 39;
 pub(super) const COPY_ENDED: u8 = 40;
+pub(super) const ALLOCATED: u8 = 41;
+/// In the place of a fault.
+const ON_CARD: u8 = 255;
+const HOW_ATTACHED: &str = "how an attachment ended";
 const WHAT: &str = "a layout of pages";
 /// By number.
 const FAULTS: [AttachFault; 8] = [
@@ -227,3 +293,80 @@ const FORMATS: [Format; 9] = [
     Format::PackedSlot,
     Format::Indexer,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::{Connection, Reply};
+    use crate::recording::chunks::Known;
+    use crate::recording::events::kind_of;
+    use crate::recording::models::Models;
+    use crate::recording::secret::{Numbered, Secret};
+    use crate::slots::SlotName;
+    use alloc::format;
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
+    const NAME: SlotName = SlotName { index: 3, generation: 4 };
+
+    fn written(naming: &impl Naming, event: &Event<'_>) -> Vec<u8> {
+        let (mut known, mut models, mut bytes) = (Known::new(), Models::default(), Vec::new());
+        let (known, models) = (&mut known, &mut models);
+        Writing { naming, known, models, bytes: &mut bytes }.event(event);
+        bytes
+    }
+
+    fn read(kind: u8, bytes: &[u8]) -> Result<String, Malformed> {
+        let mut reading = Reading::default();
+        let mut input = Input::new(bytes, 0);
+        let event = format!("{:?}", reading.event(kind, &mut input)?);
+        assert!(input.is_empty(), "all of it is read");
+        Ok(event)
+    }
+
+    fn allocated(blocks: &[AllocatedBlock]) -> Event<'_> {
+        let reply = Reply { connection: Connection(NAME), request: NAME };
+        let instance = InstanceId(-5);
+        Event::Asked { reply, ask: Ask::BlocksAllocated { instance, model: "m", blocks } }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let block = |request, block, tokens| AllocatedBlock { request, tokens, block };
+        let blocks = [block(1, 70_000, 9), block(1, 3, u64::MAX), block(2, 3, 9), block(1, 4, 9)];
+        let attachment = Attachment(NAME);
+        let outcomes = [Ok(Device::Host), Ok(Device::Card(0)), Ok(Device::Card(300))];
+        let faults = FAULTS.map(Err);
+        let attached = |outcome| Event::AttachEnded { attachment, outcome };
+        let events = outcomes.into_iter().chain(faults).map(attached);
+        for event in events.chain([allocated(&blocks), allocated(&blocks[..1]), allocated(&[])]) {
+            let bytes = written(&Numbered, &event);
+            assert_eq!(read(kind_of(&event), &bytes), Ok(format!("{event:?}")));
+            for cut in 0..bytes.len() {
+                assert!(read(kind_of(&event), &bytes[..cut]).is_err(), "{cut} of {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_run_are_not_told() {
+        let number = 0x1234_5678_9abc_def0;
+        let block = AllocatedBlock { request: number, tokens: number, block: 1 };
+        let plain = number.to_le_bytes();
+        let tells = |bytes: &[u8]| bytes.windows(8).any(|window| window == plain);
+        let (blocks, secret) = ([block], Secret::new([7; 16]));
+        assert!(tells(&written(&Numbered, &allocated(&blocks))));
+        assert!(!tells(&written(&secret, &allocated(&blocks))));
+    }
+
+    #[test]
+    fn more_blocks_than_a_report_has_are_refused() {
+        let block = AllocatedBlock { request: 1, tokens: 2, block: 3 };
+        let mut blocks = alloc::vec![block; ALLOCATED_BLOCKS_MAX];
+        let bytes = written(&Numbered, &allocated(&blocks));
+        assert!(read(ALLOCATED, &bytes).is_ok());
+        blocks.push(block);
+        let bytes = written(&Numbered, &allocated(&blocks));
+        assert!(read(ALLOCATED, &bytes).is_err());
+    }
+}

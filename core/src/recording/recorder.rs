@@ -195,6 +195,7 @@ pub fn hashes_of<'a>(event: &Event<'a>) -> &'a [ChunkHash] {
         | Ask::RegisterRefused { .. }
         | Ask::Unregister { .. }
         | Ask::Ping { .. }
+        | Ask::BlocksAllocated { .. }
         | Ask::QueryPrefetch { .. }
         | Ask::WaitPrefetch { .. }
         | Ask::Clear { .. } => &[],

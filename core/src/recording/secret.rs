@@ -12,6 +12,8 @@ pub trait Naming {
     fn request(&self, request: &str) -> u64;
     /// 0 for the empty salt, which says nothing.
     fn salt(&self, salt: &str) -> u64;
+    /// Of a number that stands for something within one run already.
+    fn number(&self, number: u64) -> u64;
     /// Of the digest of an object's bytes: whoever can compute those could check a guess with it.
     fn digest(&self, digest: u32) -> u32;
 }
@@ -52,6 +54,10 @@ impl Naming for Secret {
         if salt.is_empty() { 0 } else { hash(self.low, self.high ^ SALTS, salt.as_bytes()) }
     }
 
+    fn number(&self, number: u64) -> u64 {
+        hash(self.low, self.high ^ NUMBERS, &number.to_le_bytes())
+    }
+
     fn digest(&self, digest: u32) -> u32 {
         hash(self.low, self.high ^ DIGESTS, &digest.to_le_bytes()) as u32
     }
@@ -72,6 +78,10 @@ impl Naming for Numbered {
 
     fn salt(&self, salt: &str) -> u64 {
         u64::from_str_radix(salt, 16).unwrap_or(0)
+    }
+
+    fn number(&self, number: u64) -> u64 {
+        number
     }
 
     fn digest(&self, digest: u32) -> u32 {
@@ -160,6 +170,7 @@ const CHUNKS: u64 = 1;
 const REQUESTS: u64 = 2;
 const SALTS: u64 = 3;
 const DIGESTS: u64 = 4;
+const NUMBERS: u64 = 5;
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use flights::Flights;
 use kvtide_core::event::AttachFault;
 use kvtide_core::front::paged::DeviceSource;
 use kvtide_core::limits::{INSTANCES_MAX, PAGE_COPIES_MAX};
-use kvtide_core::names::Attachment;
+use kvtide_core::names::{Attachment, Device};
 use kvtide_core::pages::Pages;
 use kvtide_gpu::cuda::Sink;
 use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
@@ -57,7 +57,7 @@ pub struct Attaching {
 
 /// What it tells the reactor.
 pub enum End {
-    Attached { attachment: Attachment, outcome: Result<(), AttachFault> },
+    Attached { attachment: Attachment, outcome: Result<Device, AttachFault> },
     Copied(Copied),
 }
 
@@ -120,8 +120,9 @@ impl Devices {
 
     fn attach(&mut self, attaching: Attaching) {
         let Attaching { attachment, sources, pages } = attaching;
-        let outcome = self.cards.open(&sources, pages).map(|flights| {
+        let outcome = self.cards.open(&sources, pages).map(|(card, flights)| {
             self.flights.insert(attachment, flights);
+            Device::Card(card)
         });
         (self.tell)(End::Attached { attachment, outcome });
     }

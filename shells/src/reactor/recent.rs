@@ -75,11 +75,12 @@ fn index_of(ask: &Ask<'_>) -> u8 {
         Ask::RegisterPaged(_) => 34,
         Ask::Store { .. } => 35,
         Ask::Retrieve { .. } => 36,
+        Ask::BlocksAllocated { .. } => 39,
     }
 }
 
 /// By index; the first is that of no event.
-const NAMES: [&str; 39] = [
+const NAMES: [&str; 40] = [
     "",
     "tick",
     "connection_ended",
@@ -119,6 +120,7 @@ const NAMES: [&str; 39] = [
     "retrieve",
     "attach_ended",
     "copy_ended",
+    "report_block_allocation",
 ];
 
 /// The last events, oldest overwritten first.

@@ -157,6 +157,9 @@ fn describe_ask(ask: &Ask<'_>) -> String {
             let (instance, keys, blocks) = (instance.0, describe_keys(keys), blocks.len());
             format!(" i{instance:x}{keys} {blocks} blocks, skips {skip_tokens} tokens")
         }
+        Ask::BlocksAllocated { instance, model, blocks } => {
+            format!(" i{:x} {} {} blocks", instance.0, plain(model), blocks.len())
+        }
         Ask::RegisterRefused { instance, model, reason } => {
             format!(" i{:x} {} {}", instance.0, plain(model), reason.label())
         }

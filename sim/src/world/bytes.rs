@@ -316,6 +316,8 @@ fn understand(
         Heard::Ask(Ask::RegisterRefused { reason, .. }) => {
             Understood::Answered(Answer::Refused(reason))
         }
+        // The engine says no more to what it passes on.
+        Heard::Ask(Ask::BlocksAllocated { .. }) => Understood::Answered(Answer::None),
         Heard::Ask(ask) => Understood::Call(owned(&ask)),
     }
 }
@@ -328,7 +330,9 @@ fn owned(ask: &Ask<'_>) -> Call {
             world_size: registration.world_size,
             layout: registration.layout,
         },
-        Ask::RegisterRefused { .. } => unreachable!("the caller has answered it"),
+        Ask::RegisterRefused { .. } | Ask::BlocksAllocated { .. } => {
+            unreachable!("the caller has answered it")
+        }
         Ask::Unregister { instance } => Call::Unregister { instance },
         Ask::Ping { instance } => Call::Ping { instance },
         Ask::Lookup { keys } => Call::Lookup { range: range(&keys) },

@@ -34,7 +34,7 @@ impl Copies {
             let copies =
                 |ticket: Ticket| matches!(self.tickets.find(ticket.0), Some(Owner::Paged(_)));
             paged += copy.stream.is_some_and(copies) as usize;
-            blocks += copy.blocks as usize;
+            blocks += copy.paged.map_or(0, |paged| paged.blocks as usize);
             tickets += copy.lent.is_some() as usize + copy.stream.is_some() as usize;
         }
         check(reads == self.reads, "I-11", "objects that readers pin are miscounted")?;

@@ -90,8 +90,9 @@ impl Copies {
             let why = owned.ended?;
             let Some(name) = owned.names.get(left as usize).copied() else { continue };
             let copy = self.copies.find(name).expect("listed while it exists");
-            if planted!(turn.config, 50) && copy.blocks > 0 && copy.key.kind == Kind::Store {
-                (self.paged, self.blocks) = (self.paged - 1, self.blocks - copy.blocks as usize);
+            let blocks = copy.paged.map_or(0, |paged| paged.blocks as usize);
+            if planted!(turn.config, 50) && blocks > 0 && copy.key.kind == Kind::Store {
+                (self.paged, self.blocks) = (self.paged - 1, self.blocks - blocks);
                 self.end(turn, name, Ending::Abort(why));
                 continue;
             }

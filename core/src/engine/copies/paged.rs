@@ -4,17 +4,22 @@
 //! its own session leased until they have gone. The answer follows the copy, so an object is
 //! visible before its store can be seen to be complete, and a block is filled before its retrieve
 //! can.
+//!
+//! Whatever passes the checks is told as submitted and, in the end, as ended, once each: also what
+//! finds nothing to copy, as by the peer, whose counters of requests these are (spec/metrics §3.5).
+//! What is refused before is told as a fault alone.
 
-use super::{Asker, Copies, Ending, Kind, Owner, new_copy, pending_key};
+use super::{Asker, Copies, Copy, Ending, Kind, Owner, new_copy, pending_key};
 use crate::effect::{Answer, BlockRange, Direction, Effect, PageCopy, SlotRange};
 use crate::engine::attachments::Memory;
 use crate::engine::sessions::Sessions;
 use crate::engine::turn::Turn;
 use crate::event::Keys;
-use crate::fact::{Abort, Fact, LeaseEnd, RequestFault};
+use crate::fact::{Abort, Fact, LeaseEnd, RequestFault, TransferEnd};
 use crate::limits::{BLOCKS_IN_FLIGHT_MAX, PAGE_COPIES_MAX};
-use crate::names::Ticket;
+use crate::names::{Device, Ticket};
 use crate::slots::SlotName;
+use crate::time::Duration;
 
 /// Blocks of an engine, for each chunk of a range.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +29,16 @@ pub struct Blocks<'a> {
     pub ids: &'a [u32],
     /// Tokens from the start of the range on that the engine has already.
     pub skip_tokens: u64,
+}
+
+/// A copy that the shells have been told of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paged {
+    /// Block ids that its `Effect::Copy` names.
+    pub blocks: u32,
+    device: Device,
+    /// Of all its slots.
+    bytes: u64,
 }
 
 impl Blocks<'_> {
@@ -46,11 +61,13 @@ impl Copies {
         if self.copies.is_full() || self.has_too_many(&key) || self.has_no_lane_for(blocks) {
             return faulted(turn, asker, "store");
         }
+        let transfer = submitted(turn, asker, Direction::Store, blocks);
         let null_block = turn.config.null_block;
         let first = keys.first_chunk;
         let is_wanted = |chunk: u32| !blocks.is_null(chunk - first, null_block);
         let (mut copy, refused) = self.reserve(turn, asker, keys, false, is_wanted);
         if copy.objects.is_empty() {
+            ended(turn, transfer);
             // Nothing to do is done; nothing that could be done is not.
             return turn.out.answer(asker.reply, Answer::EventFlag(refused.is_none()));
         }
@@ -79,13 +96,16 @@ impl Copies {
         if is_full || keys.chunks().len() > room {
             return faulted(turn, asker, "retrieve");
         }
+        let transfer = submitted(turn, asker, Direction::Retrieve, blocks);
         if keys.chunks().is_empty() {
+            ended(turn, transfer);
             return turn.out.answer(asker.reply, Answer::EventFlag(true));
         }
         let objects = match sessions.consume(turn, keys, asker.scope, asker.row) {
             Ok(objects) => objects,
             Err(why) => {
                 super::retrieve::tell_miss(turn, asker, keys, why);
+                ended(turn, transfer);
                 return turn.out.answer(asker.reply, Answer::EventFlag(false));
             }
         };
@@ -124,12 +144,16 @@ impl Copies {
             turn.out.blocks.extend_from_slice(&blocks.of(chunk)[tail..][..each]);
         }
         let end = turn.out.blocks.len() as u32;
+        let places = turn.out.slots(slots).iter().filter_map(|slot| slot.place);
+        let bytes = places.map(|place| place.bytes).sum();
+        let device = blocks.memory.device;
         let copy = self.copies.find_mut(name).expect("admitted above");
         let reply = copy.reply.expect("set before it was admitted");
-        (copy.stream, copy.blocks) = (Some(ticket), end - start);
+        copy.stream = Some(ticket);
+        copy.paged = Some(Paged { blocks: end - start, device, bytes });
         let first_chunk = copy.key.first_chunk;
         self.paged += 1;
-        self.blocks += copy.blocks as usize;
+        self.blocks += (end - start) as usize;
         turn.work.spend_own(((end - start) as usize).div_ceil(BLOCKS_PER_CELL));
         let blocks_of = BlockRange { start, end };
         let before = match planted!(turn.config, 51) {
@@ -147,16 +171,21 @@ impl Copies {
         let Some(name) = self.end_ticket(turn, ticket, Owner::copying) else { return };
         let copy = self.copies.find_mut(name).expect("a ticket keeps its copy");
         copy.stream = None;
-        self.paged -= 1;
-        self.blocks -= core::mem::take(&mut copy.blocks) as usize;
+        let paged = copy.paged.take().expect("set when it was ordered");
         let reply = copy.reply.take();
+        let mut transfer = end_of(turn, copy, paged.device);
+        self.paged -= 1;
+        self.blocks -= paged.blocks as usize;
         let is_good = match copy.key.kind {
             Kind::Store => {
                 let is_there = whole || planted!(turn.config, 49);
                 let complete = if is_there { u32::MAX } else { 0 };
-                self.publish(turn, name, complete, Abort::Copy)
+                let published = self.publish(turn, name, complete, Abort::Copy);
+                (transfer.keys, transfer.bytes) = (published.keys, published.bytes);
+                published.is_whole
             }
             Kind::Retrieve if whole => {
+                (transfer.keys, transfer.bytes) = (copy.objects.len() as u32, paged.bytes);
                 self.was_read(turn, name);
                 true
             }
@@ -166,6 +195,7 @@ impl Copies {
                 false
             }
         };
+        ended(turn, transfer);
         if let Some(reply) = reply {
             turn.out.answer(reply, Answer::EventFlag(is_good));
         }
@@ -173,7 +203,30 @@ impl Copies {
 }
 
 /// A cell touches a handful of tables; an id is four bytes of a list that is copied.
-const BLOCKS_PER_CELL: usize = 64;
+pub const BLOCKS_PER_CELL: usize = 64;
+
+/// Tells that a transfer has begun. What comes back is told when it has ended.
+#[must_use]
+fn submitted(turn: &mut Turn, asker: &Asker, direction: Direction, blocks: &Blocks) -> TransferEnd {
+    let (instance, device) = (asker.instance, blocks.memory.device);
+    let tenant = turn.l1.scopes.tenant_of(asker.scope);
+    turn.out.tell(Fact::TransferSubmitted { direction, device });
+    TransferEnd { direction, device, instance, tenant, keys: 0, bytes: 0, took: Duration::ZERO }
+}
+
+fn end_of(turn: &Turn, copy: &Copy, device: Device) -> TransferEnd {
+    let direction = match copy.key.kind {
+        Kind::Store => Direction::Store,
+        Kind::Retrieve => Direction::Retrieve,
+    };
+    let (instance, tenant) = (copy.key.instance, turn.l1.scopes.tenant_of(copy.key.scope));
+    let took = turn.now - copy.started;
+    TransferEnd { direction, device, instance, tenant, keys: 0, bytes: 0, took }
+}
+
+fn ended(turn: &mut Turn, transfer: TransferEnd) {
+    turn.out.tell(Fact::TransferEnded(transfer));
+}
 
 fn faulted(turn: &mut Turn, asker: &Asker, operation: &'static str) {
     turn.out.tell(Fact::RequestFaulted { operation, fault: RequestFault::TableFull });

@@ -14,6 +14,14 @@ use crate::names::{InstanceId, Ticket};
 use crate::slots::SlotName;
 use alloc::vec::Vec;
 
+/// What of a copy became readable.
+pub(super) struct Published {
+    pub keys: u32,
+    pub bytes: u64,
+    /// Every object did.
+    pub is_whole: bool,
+}
+
 impl Copies {
     /// `prepare_store`: slots for what is not there yet, as long a prefix as fits. A shared pool
     /// offers them to a client that sends its bytes inline as well: it ignores them, and its bytes
@@ -61,7 +69,7 @@ impl Copies {
             // Of several, those that were given up earlier do not count.
             Commit::Of(names) => {
                 for name in names {
-                    whole |= self.publish(turn, name, u32::MAX, Abort::ForcedClear);
+                    whole |= self.publish(turn, name, u32::MAX, Abort::ForcedClear).is_whole;
                 }
                 if planted!(turn.config, 3) {
                     self.end_outrun(turn, &key);
@@ -144,7 +152,7 @@ impl Copies {
         let whole = outcome == BodyOutcome::Whole && !copy.short;
         let published = self.publish(turn, name, complete, Abort::Body);
         if let Some(reply) = reply {
-            turn.out.answer(reply, Answer::Bool(published && whole));
+            turn.out.answer(reply, Answer::Bool(published.is_whole && whole));
         }
         Some(instance)
     }
@@ -222,14 +230,13 @@ impl Copies {
     }
 
     /// Publishes the objects of chunks below `complete`, gives up the others, ends the copy.
-    /// True where every object became readable.
     pub(super) fn publish(
         &mut self,
         turn: &mut Turn,
         name: SlotName,
         complete: u32,
         otherwise: Abort,
-    ) -> bool {
+    ) -> Published {
         self.end_lent(name);
         let given_up = self.copies.find(name).and_then(|copy| self.given_up(copy));
         let copy = self.copies.find_mut(name).expect("found by its key or ticket");
@@ -274,6 +281,6 @@ impl Copies {
             turn.out.tell(Fact::Stored { keys: stored, bytes, took });
         }
         self.remove(turn, name);
-        failures == 0
+        Published { keys: stored.len() as u32, bytes, is_whole: failures == 0 }
     }
 }

@@ -1,6 +1,7 @@
 //! The rows, in the order of `Metric`: those of L1 and of everything else, then those of lower
-//! tiers.
+//! tiers, then those of engines' own memory.
 
+use super::engine_rows::ENGINE_ROWS;
 use super::tier_rows::TIER_ROWS;
 use super::{Definition, Kind, Metric};
 use crate::limits::TENANTS_MAX;
@@ -79,18 +80,24 @@ pub(super) const fn seconds(
 }
 
 /// The table. "Chunks" of the `lmcache_*` rows are object keys: one per chunk, rank and group.
-pub static TABLE: [Definition; UPPER_ROWS.len() + TIER_ROWS.len()] = {
-    let mut all = [UPPER_ROWS[0]; UPPER_ROWS.len() + TIER_ROWS.len()];
+pub static TABLE: [Definition; LOWER + ENGINE_ROWS.len()] = {
+    let mut all = [UPPER_ROWS[0]; LOWER + ENGINE_ROWS.len()];
     let mut at = 0;
     while at < all.len() {
-        all[at] = match at.checked_sub(UPPER_ROWS.len()) {
-            Some(lower) => TIER_ROWS[lower],
-            None => UPPER_ROWS[at],
+        all[at] = if at < UPPER_ROWS.len() {
+            UPPER_ROWS[at]
+        } else if at < LOWER {
+            TIER_ROWS[at - UPPER_ROWS.len()]
+        } else {
+            ENGINE_ROWS[at - LOWER]
         };
         at += 1;
     }
     all
 };
+
+/// Rows before those of engines' own memory.
+const LOWER: usize = UPPER_ROWS.len() + TIER_ROWS.len();
 
 const UPPER_ROWS: [Definition; 55] = [
     // Rows 1 to 5.

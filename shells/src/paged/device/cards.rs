@@ -57,8 +57,12 @@ impl Cards {
         self.usable = self.usable.max(bytes);
     }
 
-    /// Opens what a registration brought.
-    pub fn open(&mut self, sources: &[DeviceSource], pages: Pages) -> Result<Flights, AttachFault> {
+    /// Opens what a registration brought. With the number that this process knows the card by.
+    pub fn open(
+        &mut self,
+        sources: &[DeviceSource],
+        pages: Pages,
+    ) -> Result<(u32, Flights), AttachFault> {
         let uuid = &sources.first().ok_or(AttachFault::Failed)?.card;
         let (card, pinned) = self.card(uuid)?;
         let mut regions = Vec::with_capacity(sources.len());
@@ -87,7 +91,7 @@ impl Cards {
             instance.wait_first(event).map_err(refused)?;
         }
         let starts = sources.iter().map(|source| source.offset_bytes).collect();
-        Ok(Flights::new(instance, pinned, pages, starts))
+        Ok((card.info().ordinal, Flights::new(instance, pinned, pages, starts)))
     }
 
     fn card(&mut self, uuid: &str) -> Result<(Card, Arc<Pinned>), AttachFault> {
