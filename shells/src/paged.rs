@@ -1,10 +1,13 @@
 //! Server-driven transfer: attaches engines' memory and copies between their blocks and L1, on
-//! threads of its own.
+//! threads of its own, which sum blocks as well for whoever compares them.
 //!
 //! Invariant: every attachment and every copy ordered ends once. Memory that is let go stays open
 //! for copies that are under way and for no longer. The copies of one engine run in order.
 
 mod lane;
+mod sums;
+
+pub use sums::{BLOCKS_MAX as SUM_BLOCKS_MAX, SumFault, SumTeller, Summed, Wanted};
 
 use crate::arena::{Arena, Window};
 use crate::ending::Ending;
@@ -17,10 +20,12 @@ use kvtide_core::pages::Pages;
 use kvtide_gpu::host::pages::Segments;
 use kvtide_lanes::lane::{Producer, lane};
 use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
-use lane::{Attached, Copied, Order};
+use lane::{Attached, Copied, Copy, Order};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use sums::Sum;
 
 /// The reactor's end of it.
 pub struct Pager {
@@ -35,6 +40,8 @@ pub struct Pager {
     attached: HashMap<Attachment, Arc<Attached>>,
     /// Segments of all attachments.
     segments: usize,
+    /// Each sum under way holds one of these.
+    summing: Arc<()>,
 }
 
 impl Pager {
@@ -51,6 +58,7 @@ impl Pager {
             pending: 0,
             attached: HashMap::new(),
             segments: 0,
+            summing: Arc::new(()),
         }
     }
 
@@ -73,13 +81,36 @@ impl Pager {
         let room = SEGMENTS_MAX - self.segments;
         let segments = Segments::open(sources, pages.tensor_bytes(), room)?;
         self.segments += segments.count();
-        self.attached.insert(attachment, Arc::new(Attached { segments, pages }));
+        let attached = Attached { segments, pages, gone: AtomicBool::new(false) };
+        self.attached.insert(attachment, Arc::new(attached));
         Ok(())
     }
 
     pub fn detach(&mut self, attachment: Attachment) {
         let attached = self.attached.remove(&attachment).expect("detached once, after its ending");
         self.segments -= attached.segments.count();
+        attached.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Sums blocks of an engine. `tell` is called once, on a lane or here, unless the server ends.
+    pub fn sum(&mut self, attachment: Option<Attachment>, wanted: Wanted, tell: SumTeller) {
+        let attached = attachment
+            .and_then(|attachment| Some((attachment, self.attached.get(&attachment)?.clone())));
+        let Some((attachment, attached)) = attached else { return tell(Err(SumFault::Unknown)) };
+        if let Err(fault) = wanted.check(&attached.pages) {
+            return tell(Err(fault));
+        }
+        if Arc::strong_count(&self.summing) > sums::SUMS_MAX {
+            return tell(Err(SumFault::Busy));
+        }
+        let at = self.lane_of(attachment);
+        let sum = Sum::new(attached, wanted, tell, self.summing.clone());
+        // Where a panic has ended the lane, `tell` is dropped, which says that there is no answer.
+        drop(self.lanes[at].put(Order::Sum(Box::new(sum))));
+    }
+
+    fn lane_of(&self, attachment: Attachment) -> usize {
+        attachment.0.index as usize % self.lanes.len()
     }
 
     pub fn copy(
@@ -97,15 +128,15 @@ impl Pager {
             let place = slot.place.expect("what is copied has a place");
             (slot.chunk, arena.span(place).expect("the engine stays inside the arena"))
         });
-        let order = Order {
+        let order = Order::Copy(Copy {
             ticket,
             attached,
             direction: copy.direction,
             objects: objects.collect(),
             blocks: orders.blocks(copy.blocks).into(),
             skip_tokens: copy.skip_tokens,
-        };
-        let at = attachment.0.index as usize % self.lanes.len();
+        });
+        let at = self.lane_of(attachment);
         match self.lanes[at].put(order) {
             Ok(()) => self.pending += 1,
             // Only a panic can have ended the lane.
@@ -131,7 +162,7 @@ impl Pager {
 
     fn start(&mut self) -> io::Result<()> {
         while self.lanes.len() < self.lanes_wanted {
-            let (producer, consumer) = lane(PAGE_COPIES_MAX);
+            let (producer, consumer) = lane(PAGE_COPIES_MAX + sums::SUMS_MAX);
             let (window, endings) = (self.window.clone(), self.sender.clone());
             let name = format!("copy-{}", self.lanes.len());
             // It ends when nobody can give it orders any more; there is nothing to wait for.
@@ -144,10 +175,12 @@ impl Pager {
 
 /// Orders with what they name, and what is attached with its descriptors.
 pub fn memory_bytes_max() -> u64 {
-    let queues = (LANES_MAX * size_of::<Order>() + size_of::<Copied>()) * PAGE_COPIES_MAX;
+    let queues =
+        (LANES_MAX * size_of::<Order>() + size_of::<Copied>()) * (PAGE_COPIES_MAX + sums::SUMS_MAX);
     let named = BLOCKS_IN_FLIGHT_MAX * lane::BYTES_PER_BLOCK;
     let attached = SEGMENTS_MAX * 64 + INSTANCES_MAX * 2 * size_of::<Attached>();
-    (queues + named + attached) as u64 + LANES_MAX as u64 * lane::RUNS_BYTES_MAX
+    let sums = sums::SUMS_MAX * sums::SUM_BYTES_MAX + LANES_MAX * sums::BUFFER_BYTES_MAX;
+    (queues + named + attached + sums) as u64 + LANES_MAX as u64 * lane::RUNS_BYTES_MAX
 }
 
 /// Threads that copy (`--copy-lanes`).

@@ -1,5 +1,6 @@
 //! A thread that copies: plans the runs of each object and has the kernel carry them out.
 
+use super::sums::{Sum, Sums};
 use crate::arena::{Span, Window};
 use kvtide_core::effect::Direction;
 use kvtide_core::limits::RUNS_PER_OBJECT_MAX;
@@ -9,15 +10,24 @@ use kvtide_gpu::host::pages::{Object, Segments};
 use kvtide_lanes::lane::Consumer;
 use kvtide_lanes::mailbox::Sender;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// An engine's memory.
 pub struct Attached {
     pub segments: Segments,
     pub pages: Pages,
+    /// Let go: whoever still reads it stops.
+    pub gone: AtomicBool,
+}
+
+/// What a lane is given to do.
+pub enum Order {
+    Copy(Copy),
+    Sum(Box<Sum>),
 }
 
 /// One `Effect::Copy`.
-pub struct Order {
+pub struct Copy {
     pub ticket: Ticket,
     pub attached: Arc<Attached>,
     pub direction: Direction,
@@ -35,20 +45,36 @@ pub struct Copied {
 }
 
 pub fn work(mut orders: Consumer<Order>, endings: Sender<Copied>, window: &Window) {
-    let (mut taken, mut runs) = (Vec::new(), Vec::new());
-    while orders.wait(&mut taken) {
+    let (mut taken, mut runs, mut sums) = (Vec::new(), Vec::new(), Sums::default());
+    loop {
+        let more = match sums.is_empty() {
+            true => orders.wait(&mut taken),
+            false => orders.take(&mut taken),
+        };
         for order in taken.drain(..) {
-            let whole = order.carry_out(window, &mut runs);
+            let copy = match order {
+                Order::Copy(copy) => copy,
+                Order::Sum(sum) => {
+                    sums.add(sum);
+                    continue;
+                }
+            };
+            let whole = copy.carry_out(window, &mut runs);
             // There is room for as many endings as can be in flight; a reactor that is gone wants
             // none.
-            if endings.put(Copied { ticket: order.ticket, whole }).is_err() {
+            if endings.put(Copied { ticket: copy.ticket, whole }).is_err() {
                 return;
             }
         }
+        if !more {
+            return;
+        }
+        // A little of it, so that copies do not wait for sums.
+        sums.go_on();
     }
 }
 
-impl Order {
+impl Copy {
     /// Whether all of it got where it belongs.
     fn carry_out(&self, window: &Window, runs: &mut Vec<Run>) -> bool {
         let pages = &self.attached.pages;
