@@ -56,6 +56,8 @@ pub enum Effect {
 /// Which blocks belong to which places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCopy {
+    /// Of the request, which brought the event that the engine's blocks are ready at.
+    pub reply: Reply,
     pub direction: Direction,
     /// `Slot::chunk` is the position within the request's range.
     pub slots: SlotRange,
@@ -137,7 +139,7 @@ pub enum Answer {
 /// Why a registration is not served; the text ends up in the engine's own log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// `register_kv_cache` with memory of a card, which is not served yet.
+    /// `register_kv_cache` with memory that is shared in a way that is not served.
     ServerDriven,
     QueryCache,
     Rope,
@@ -189,7 +191,8 @@ impl fmt::Display for Refusal {
         f.write_str("refused: ")?;
         match self {
             Refusal::ServerDriven => f.write_str(
-                "memory of a card is not served yet; set \
+                "memory that is shared by virtual memory handles (cuda_vmm), or of several \
+                 devices at once, is not served; start vLLM with plain CUDA IPC, or set \
                  lmcache.mp.mp_transfer_mode=engine_driven in kv_connector_extra_config \
                  (or LMCACHE_MP_TRANSFER_MODE=engine_driven) and start the engine again",
             ),

@@ -85,6 +85,12 @@ pub enum AttachFault {
     /// Too many segments or descriptors are in use.
     Full,
     Failed,
+    /// There is no CUDA driver, or none that can be used.
+    NoDriver,
+    /// The engine's card is none of those that the server sees.
+    NoCard,
+    /// The driver does not open the memory.
+    Device,
 }
 
 impl AttachFault {
@@ -101,6 +107,17 @@ impl AttachFault {
             AttachFault::Short => "a shared memory segment is smaller than its tensors",
             AttachFault::Full => "too many shared memory segments are in use by this server",
             AttachFault::Failed => "a shared memory segment of the engine could not be opened",
+            AttachFault::NoDriver => {
+                "the server has no usable CUDA driver (its log says what it lacks); give it the \
+                 card, or set lmcache.mp.mp_transfer_mode=engine_driven in \
+                 kv_connector_extra_config"
+            }
+            AttachFault::NoCard => {
+                "the server does not see this engine's card; its log lists those that it sees"
+            }
+            AttachFault::Device => {
+                "the driver does not open the engine's device memory; the server's log says why"
+            }
         }
     }
 }

@@ -237,8 +237,9 @@ impl<E: Desk> Reactor<E> {
         self.take_notes();
         self.wind_up();
         self.carry_out();
-        // Whatever is to be attached has been.
-        self.shared.sources.clear();
+        // What nobody wanted of what came with requests.
+        self.shared.memories.clear();
+        self.shared.events.clear();
         self.write();
         self.sweep();
         self.submit_to_tiers();

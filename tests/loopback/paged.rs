@@ -143,8 +143,7 @@ impl Worker {
         let text = |text: &str| frame(|w| w.str(text));
         let (one, hints) = (frame(|w| w.u64(1)), frame(|w| w.map(0)));
         let groups = frame(|w| w.array(0));
-        let payloads =
-            [self.instance.clone(), caches, text("m"), one, text("vllm"), hints, groups];
+        let payloads = [self.instance.clone(), caches, text("m"), one, text("vllm"), hints, groups];
         let answer = self.call(Operation::RegisterKvCache, &payloads);
         if answer == [&b"u"[..], &operation_frame(Operation::RegisterKvCache)] {
             return None;

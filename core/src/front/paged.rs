@@ -9,16 +9,26 @@ use crate::front::key::rules::check_model;
 use crate::front::register::refused;
 use crate::limits::{RUNS_PER_OBJECT_MAX, TENSORS_MAX, WORLD_SIZE_MAX};
 use crate::names::Dtype;
-use crate::pages::{Described, Group, Hint, Pages};
+use crate::pages::{Described, Format, Group, Hint, Pages};
 use crate::wire::descriptor::{Descriptor, Handle};
 use crate::wire::fields::List;
+use crate::wire::msgpack::Reader;
 use crate::wire::operation::{Operation, decode_operation};
 use crate::wire::request::{EngineGroup, EngineType, Request, ServerDrivenRegistration};
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
-/// Where one tensor of an engine begins. Stays with the shells until the memory is attached.
+/// What a registration's tensors lie in, in the order of `Run::tensor`. Stays with the shells until
+/// the memory is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Memory {
+    Segments(Vec<Source>),
+    Device(Vec<DeviceSource>),
+}
+
+/// Where one tensor begins in shared memory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// POSIX name of the shared memory segment.
@@ -29,6 +39,24 @@ pub struct Source {
     pub offset_bytes: u64,
 }
 
+/// Where one tensor begins in memory of a card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSource {
+    /// The card's uuid, as torch writes it.
+    pub card: String,
+    /// The handle of the allocation.
+    pub memory: [u8; 64],
+    /// The storage within the allocation.
+    pub storage_offset: u64,
+    pub storage_bytes: u64,
+    /// Where the tensor's first element lies within the storage.
+    pub offset_bytes: u64,
+    /// Torch's count of those who use the storage: a file, and a place in it.
+    pub counter: Option<(Vec<u8>, u64)>,
+    /// To be waited for before the first use.
+    pub event: Option<Vec<u8>>,
+}
+
 /// What the engine is told of a registration that decoded.
 pub fn register<'a>(config: &Config, payload: &ServerDrivenRegistration<'a>) -> Ask<'a> {
     match check(config, payload) {
@@ -37,17 +65,34 @@ pub fn register<'a>(config: &Config, payload: &ServerDrivenRegistration<'a>) -> 
     }
 }
 
-/// The tensors of a registration that `register` let pass, in the order of `Run::tensor`. `frames`
-/// are all frames of its message.
-pub fn sources(frames: &[&[u8]]) -> Vec<Source> {
-    let [_, operation, payloads @ ..] = frames else { return Vec::new() };
-    let payload = match decode_operation(operation) {
-        Some(Operation::RegisterKvCache) => Request::decode(Operation::RegisterKvCache, payloads),
-        _ => return Vec::new(),
-    };
-    let Ok(Request::RegisterKvCache(payload)) = payload else { return Vec::new() };
-    let tensors = tensors(&payload).unwrap_or_default();
-    tensors.iter().map(|tensor| tensor.source.clone()).collect()
+/// What a registration that `register` let pass says of its memory. `frames` are all frames of its
+/// message.
+pub fn memory(frames: &[&[u8]]) -> Option<Memory> {
+    let [_, operation, payloads @ ..] = frames else { return None };
+    if decode_operation(operation) != Some(Operation::RegisterKvCache) {
+        return None;
+    }
+    let payload = Request::decode(Operation::RegisterKvCache, payloads);
+    let Ok(Request::RegisterKvCache(payload)) = payload else { return None };
+    let tensors = tensors(&payload).ok()?;
+    let segments = tensors.iter().map(|tensor| match &tensor.place {
+        Place::Segment(source) => Some(source.clone()),
+        Place::Device(_) => None,
+    });
+    if let Some(segments) = segments.collect() {
+        return Some(Memory::Segments(segments));
+    }
+    let devices = tensors.into_iter().map(|tensor| match tensor.place {
+        Place::Segment(_) => None,
+        Place::Device(source) => Some(*source),
+    });
+    devices.collect::<Option<_>>().map(Memory::Device)
+}
+
+/// The handle of the event that a transfer brought: the engine's blocks are ready when it has come.
+pub fn event<'a>(frames: &[&'a [u8]]) -> &'a [u8] {
+    let frame = frames.get(EVENT_FRAME).copied().unwrap_or_default();
+    Reader::new(frame).read_bin().unwrap_or_default()
 }
 
 fn check<'a>(
@@ -70,15 +115,25 @@ fn check<'a>(
         None => Group { tokens_per_block: 0, window_tokens: None },
     };
     let tensors = tensors(payload)?;
+    if !tensors.windows(2).all(|pair| pair[0].place.is_beside(&pair[1].place)) {
+        return Err(Refusal::ServerDriven);
+    }
     let described = tensors.iter().map(|tensor| Described {
         shape: &tensor.shape,
         stride: &tensor.stride,
         storage_offset: tensor.storage_offset,
         dtype: tensor.dtype,
     });
-    let hint = read_hint(payload)?;
+    // On a card the peer takes slots to come first where nothing is said.
+    let on_card = tensors.iter().any(|tensor| matches!(tensor.place, Place::Device(_)));
+    let hint = read_hint(payload)?.or(on_card.then_some(Hint::Nhd));
     let pages = Pages::discover(described, hint, group, config.chunk_size);
     let pages = pages.map_err(|fault| Refusal::Pages(fault.text()))?;
+    if on_card && pages.format == Format::Indexer {
+        return Err(Refusal::Pages(
+            "pages of an indexer (132 bytes a slot) are not served on a card",
+        ));
+    }
     if pages.runs_max() > RUNS_PER_OBJECT_MAX {
         return Err(Refusal::Pages("one chunk of these kv_caches has too many blocks and layers"));
     }
@@ -112,7 +167,23 @@ struct Tensor {
     stride: SmallVec<[u64; 6]>,
     storage_offset: u64,
     dtype: Dtype,
-    source: Source,
+    place: Place,
+}
+
+enum Place {
+    Segment(Source),
+    Device(Box<DeviceSource>),
+}
+
+impl Place {
+    /// Whether one registration can have both.
+    fn is_beside(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Segment(_), Place::Segment(_)) => true,
+            (Place::Device(one), Place::Device(other)) => one.card == other.card,
+            _ => false,
+        }
+    }
 }
 
 /// The tensors of the one group. Layers that are in none share another layer's memory.
@@ -149,22 +220,40 @@ fn tensors(payload: &ServerDrivenRegistration<'_>) -> Result<Vec<Tensor>, Refusa
 }
 
 fn read_tensor(descriptor: &Descriptor<'_>) -> Result<Tensor, Refusal> {
-    let Handle::CpuShm { name, bytes } = descriptor.handle else {
-        return Err(Refusal::ServerDriven);
-    };
+    fn sizes(list: List<'_, i64>) -> SmallVec<[u64; 6]> {
+        // The descriptor's reader refuses what is negative.
+        list.iter().map(|size| size as u64).collect()
+    }
     let tensor = &descriptor.tensor;
     let (storage_offset, dtype) = (tensor.storage_offset, tensor.dtype);
     let outside = Refusal::Malformed("a tensor reaches beyond its storage");
     let offset_bytes = storage_offset.checked_mul(dtype.bytes()).ok_or(outside)?;
-    // The descriptor's reader refuses what is negative.
-    fn sizes(list: List<'_, i64>) -> SmallVec<[u64; 6]> {
-        list.iter().map(|size| size as u64).collect()
-    }
-    Ok(Tensor {
-        shape: sizes(tensor.shape),
-        stride: sizes(tensor.stride),
+    let device = |memory: &[u8; 64], storage_offset, storage_bytes| DeviceSource {
+        card: tensor.device_uuid.into(),
+        memory: *memory,
         storage_offset,
-        dtype,
-        source: Source { segment: name.into(), segment_bytes: bytes, offset_bytes },
-    })
+        storage_bytes,
+        offset_bytes,
+        counter: None,
+        event: None,
+    };
+    let place = match descriptor.handle {
+        Handle::CpuShm { name, bytes } => {
+            Place::Segment(Source { segment: name.into(), segment_bytes: bytes, offset_bytes })
+        }
+        Handle::Cuda(cuda) => Place::Device(Box::new(DeviceSource {
+            counter: Some((cuda.counter_name.into(), cuda.counter_index)),
+            event: cuda.event.map(Vec::from),
+            ..device(cuda.memory, cuda.base_offset_bytes, cuda.storage_bytes)
+        })),
+        Handle::CudaRaw { memory, alloc_offset, bytes } => {
+            Place::Device(Box::new(device(memory, alloc_offset, bytes)))
+        }
+        Handle::CudaVmm(_) => return Err(Refusal::ServerDriven),
+    };
+    let (shape, stride) = (sizes(tensor.shape), sizes(tensor.stride));
+    Ok(Tensor { shape, stride, storage_offset, dtype, place })
 }
+
+/// Where `store` and `retrieve` have their event: behind uid, operation, key, instance and blocks.
+const EVENT_FRAME: usize = 5;

@@ -112,6 +112,7 @@ impl<N: Naming> Folder<'_, N> {
             Effect::Copy { ticket, attachment, copy } => {
                 digest.name(ticket.0);
                 digest.name(attachment.0);
+                digest.reply(copy.reply);
                 digest.word(copy.direction as u64);
                 digest.word(copy.skip_tokens);
                 let blocks = &part.blocks[copy.blocks.start as usize..copy.blocks.end as usize];
@@ -413,6 +414,9 @@ pub(super) fn refusal_of(number: u8) -> Option<Refusal> {
         18 => Refusal::Attach(AttachFault::Short),
         19 => Refusal::Attach(AttachFault::Full),
         20 => Refusal::Attach(AttachFault::Failed),
+        21 => Refusal::Attach(AttachFault::NoDriver),
+        22 => Refusal::Attach(AttachFault::NoCard),
+        23 => Refusal::Attach(AttachFault::Device),
         _ => return None,
     })
 }
@@ -493,10 +497,10 @@ mod tests {
 
     #[test]
     fn refusals_have_numbers_of_their_own() {
-        for number in 1..=20 {
+        for number in 1..=23 {
             let refusal = refusal_of(number).expect("this number is given");
             assert_eq!(number_of(refusal), number);
         }
-        assert_eq!((refusal_of(0), refusal_of(21)), (None, None));
+        assert_eq!((refusal_of(0), refusal_of(24)), (None, None));
     }
 }

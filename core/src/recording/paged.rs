@@ -206,12 +206,15 @@ pub(super) const ATTACH_ENDED: u8 = 39;
 pub(super) const COPY_ENDED: u8 = 40;
 const WHAT: &str = "a layout of pages";
 /// By number.
-const FAULTS: [AttachFault; 5] = [
+const FAULTS: [AttachFault; 8] = [
     AttachFault::Absent,
     AttachFault::Denied,
     AttachFault::Short,
     AttachFault::Full,
     AttachFault::Failed,
+    AttachFault::NoDriver,
+    AttachFault::NoCard,
+    AttachFault::Device,
 ];
 const FORMATS: [Format; 9] = [
     Format::CrossLayer,

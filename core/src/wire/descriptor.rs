@@ -18,6 +18,10 @@ pub enum DescriptorFault {
     UnknownType,
     /// Memory of PyTorch's expandable segments has no plain IPC handle.
     ExpandableSegment,
+    /// A handle of a newer PyTorch, whose layout nobody here has seen.
+    HandleVersion {
+        got: u8,
+    },
     HandleForm,
     UnknownDtype,
     RankMismatch,
@@ -35,6 +39,10 @@ impl DescriptorFault {
             DescriptorFault::ExpandableSegment => {
                 "device memory lies in expandable segments, which cannot be shared; \
                  start the engine with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
+            }
+            DescriptorFault::HandleVersion { .. } => {
+                "a device memory handle is of a version above 3: \
+                 this PyTorch is newer than the server"
             }
             DescriptorFault::HandleForm => "a device memory handle has an unknown form",
             DescriptorFault::UnknownDtype => "a device descriptor has an unknown element type",
@@ -363,11 +371,15 @@ fn read_cuda_handle<'a>(reader: &mut Reader<'a>) -> Result<CudaHandle<'a>, Descr
     })
 }
 
-/// 64 bare bytes, or a version (2, and 3 from torch 2.13), a letter for the kind, and 64 bytes.
+/// 64 bare bytes, or a version, a letter for the kind, and 64 bytes (spec/cuda §5). PyTorch writes
+/// 2 up to 2.12 and 3 from 2.13; projects derived from it still carry 1.
 fn memory_handle(bytes: &[u8]) -> Result<&[u8; 64], DescriptorFault> {
     match bytes {
         [_, b'e', ..] if bytes.len() != 64 => Err(DescriptorFault::ExpandableSegment),
-        [2 | 3, b'c', handle @ ..] if bytes.len() == 66 => exactly(handle),
+        [1..=3, b'c', handle @ ..] if bytes.len() == 66 => exactly(handle),
+        [got @ 4..=u8::MAX, b'c', ..] if bytes.len() == 66 => {
+            Err(DescriptorFault::HandleVersion { got: *got })
+        }
         bare => exactly(bare),
     }
 }
@@ -538,7 +550,8 @@ mod tests {
     fn memory_handles_come_bare_or_versioned() {
         let inner = [5; 64];
         let versioned = |version, kind| [&[version, kind][..], &inner].concat();
-        for memory in [inner.to_vec(), versioned(2, b'c'), versioned(3, b'c')] {
+        let known = (1..=3).map(|version| versioned(version, b'c'));
+        for memory in known.chain([inner.to_vec()]) {
             let body = cuda(&memory).encode();
             let descriptor = Device(&body).descriptor().expect("a handle that we open");
             let Handle::Cuda(handle) = descriptor.handle else { panic!("{descriptor:?}") };
@@ -547,7 +560,11 @@ mod tests {
         }
         let segment = cuda(&versioned(2, b'e')).fault();
         assert_eq!(segment, Some(DescriptorFault::ExpandableSegment));
-        for memory in [versioned(4, b'c'), versioned(2, b'x'), inner[1..].to_vec(), Vec::new()] {
+        for version in [4, 255] {
+            let newer = cuda(&versioned(version, b'c')).fault();
+            assert_eq!(newer, Some(DescriptorFault::HandleVersion { got: version }));
+        }
+        for memory in [versioned(0, b'c'), versioned(2, b'x'), inner[1..].to_vec(), Vec::new()] {
             assert_eq!(cuda(&memory).fault(), Some(DescriptorFault::HandleForm));
         }
     }

@@ -85,6 +85,10 @@ fn refused(fault: SumFault, instance: i64) -> Response {
         SumFault::Unknown => {
             (StatusCode::NOT_FOUND, format!("instance_id {instance} not registered"))
         }
+        SumFault::Card => {
+            let text = "checksum not supported for memory of a card";
+            (StatusCode::NOT_IMPLEMENTED, text.to_owned())
+        }
         SumFault::NoBlocks => (StatusCode::BAD_REQUEST, "block_ids is required".to_owned()),
         SumFault::ChunkSize => (StatusCode::BAD_REQUEST, "chunk_size must be positive".to_owned()),
         SumFault::Format(format) => {

@@ -1,5 +1,6 @@
 //! A thread that copies: plans the runs of each object and has the kernel carry them out.
 
+use super::device::End;
 use super::sums::{Sum, Sums};
 use crate::arena::{Span, Window};
 use kvtide_core::effect::Direction;
@@ -16,26 +17,27 @@ use std::sync::atomic::AtomicBool;
 pub struct Attached {
     pub segments: Segments,
     pub pages: Pages,
-    /// Let go: whoever still reads it stops.
+    /// Let go: whoever still sums it stops.
     pub gone: AtomicBool,
 }
 
 /// What a lane is given to do.
-pub enum Order {
-    Copy(Copy),
+pub enum Work {
+    Copy(Arc<Attached>, Order),
     Sum(Box<Sum>),
 }
 
 /// One `Effect::Copy`.
-pub struct Copy {
+pub struct Order {
     pub ticket: Ticket,
-    pub attached: Arc<Attached>,
     pub direction: Direction,
     /// Position within the range, and place.
     pub objects: Box<[(u32, Span)]>,
     /// The same number of them for every object.
     pub blocks: Box<[u32]>,
     pub skip_tokens: u64,
+    /// Handle of the event at which the engine's blocks are ready; memory of the host always is.
+    pub event: Box<[u8]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,25 +46,25 @@ pub struct Copied {
     pub whole: bool,
 }
 
-pub fn work(mut orders: Consumer<Order>, endings: Sender<Copied>, window: &Window) {
+pub fn work(mut given: Consumer<Work>, endings: Sender<End>, window: &Window) {
     let (mut taken, mut runs, mut sums) = (Vec::new(), Vec::new(), Sums::default());
     loop {
         let more = match sums.is_empty() {
-            true => orders.wait(&mut taken),
-            false => orders.take(&mut taken),
+            true => given.wait(&mut taken),
+            false => given.take(&mut taken),
         };
-        for order in taken.drain(..) {
-            let copy = match order {
-                Order::Copy(copy) => copy,
-                Order::Sum(sum) => {
+        for work in taken.drain(..) {
+            let (attached, order) = match work {
+                Work::Copy(attached, order) => (attached, order),
+                Work::Sum(sum) => {
                     sums.add(sum);
                     continue;
                 }
             };
-            let whole = copy.carry_out(window, &mut runs);
+            let whole = order.carry_out(&attached, window, &mut runs);
             // There is room for as many endings as can be in flight; a reactor that is gone wants
             // none.
-            if endings.put(Copied { ticket: copy.ticket, whole }).is_err() {
+            if endings.put(End::Copied(Copied { ticket: order.ticket, whole })).is_err() {
                 return;
             }
         }
@@ -74,10 +76,10 @@ pub fn work(mut orders: Consumer<Order>, endings: Sender<Copied>, window: &Windo
     }
 }
 
-impl Copy {
+impl Order {
     /// Whether all of it got where it belongs.
-    fn carry_out(&self, window: &Window, runs: &mut Vec<Run>) -> bool {
-        let pages = &self.attached.pages;
+    fn carry_out(&self, attached: &Attached, window: &Window, runs: &mut Vec<Run>) -> bool {
+        let pages = &attached.pages;
         let each = pages.blocks_per_object() as usize;
         let mut blocks = self.blocks.chunks_exact(each);
         for (chunk, span) in &self.objects {
@@ -91,8 +93,7 @@ impl Copy {
             // SAFETY: the window keeps the arena mapped. The engine has pinned these bytes for this
             // ticket, which ends after the copy: until then nobody is lent them for writing, and
             // what is being stored is shown to nobody.
-            if let Err(fault) = unsafe { self.attached.segments.copy(self.direction, runs, object) }
-            {
+            if let Err(fault) = unsafe { attached.segments.copy(self.direction, runs, object) } {
                 tracing::warn!("A copy of an engine's blocks failed: {fault}");
                 return false;
             }

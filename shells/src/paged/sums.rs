@@ -40,6 +40,8 @@ pub struct Summed {
 pub enum SumFault {
     /// No such instance, or none whose memory the server knows; also one that has just left.
     Unknown,
+    /// Its memory is a card's.
+    Card,
     NoBlocks,
     ChunkSize,
     /// The peer sums no blocks of it.

@@ -51,6 +51,7 @@ impl<E: Desk> Reactor<E> {
                 Note::ArenaGrown { bytes } => {
                     self.shared.arena.grown_to(bytes);
                     self.tiers.grown(bytes);
+                    self.pager.grown(bytes);
                     self.shared.door.tell(Event::ArenaGrown { bytes });
                 }
                 Note::Tier { opened, answer } => answer(self.add_tier(*opened)),

@@ -54,15 +54,16 @@ impl<E: Desk> Reactor<E> {
                 }
             }
             Effect::Attach { attachment, reply, pages } => {
-                let sources = self.shared.sources.remove(&reply).unwrap_or_default();
-                let outcome = self.pager.attach(attachment, &sources, pages);
-                self.shared.door.tell(Event::AttachEnded { attachment, outcome });
+                let memory = self.shared.memories.remove(&reply);
+                let door = &mut self.shared.door;
+                self.pager.attach(attachment, memory, pages, &mut |event| door.tell(event));
             }
             Effect::Detach { attachment } => self.pager.detach(attachment),
             Effect::Copy { ticket, attachment, copy } => {
-                let Shared { arena, door, .. } = &mut self.shared;
+                let Shared { arena, door, events, .. } = &mut self.shared;
+                let event = events.remove(&copy.reply).unwrap_or_default();
                 let tell = &mut |event: Event<'_>| door.tell(event);
-                self.pager.copy((ticket, attachment, copy), orders, arena, tell);
+                self.pager.copy((ticket, attachment, copy), &event, orders, arena, tell);
             }
             Effect::OperatorAnswer { operator, answer } => {
                 let index = operator.0 as u32;

@@ -8,7 +8,7 @@ use super::counters::Closing;
 use super::requests::Envelope;
 use super::shared::{Desk, Shared};
 use kvtide_core::event::{Ask, Event};
-use kvtide_core::front::paged::sources;
+use kvtide_core::front::paged::{event, memory};
 use kvtide_core::front::{Body as Data, Step};
 use kvtide_core::limits::{
     FRAMES_MAX, INPUT_BYTES_PER_TURN, LARGE_FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_PER_TURN,
@@ -302,8 +302,15 @@ impl Connection {
                     self.message = message;
                     return self.starve(shared);
                 };
-                if let Ask::RegisterPaged(_) = ask {
-                    shared.sources.insert(reply, sources(&frames[..count]));
+                match ask {
+                    Ask::RegisterPaged(_) => {
+                        let memory = memory(&frames[..count]);
+                        shared.memories.extend(memory.map(|memory| (reply, memory)));
+                    }
+                    Ask::Store { .. } | Ask::Retrieve { .. } => {
+                        shared.events.insert(reply, event(&frames[..count]).into());
+                    }
+                    _ => {}
                 }
                 let speaker = shared.door.speaker(&ask);
                 shared.door.tell(Event::Asked { reply, ask });

@@ -14,14 +14,15 @@ use kvtide_core::engine::Engine;
 use kvtide_core::event::{Ask, Event, SendOutcome};
 use kvtide_core::format::names::ObjectName;
 use kvtide_core::front::Front;
-use kvtide_core::front::paged::Source;
+use kvtide_core::front::paged::Memory;
 use kvtide_core::limits::{
     BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUEST_CHUNKS_MAX, REQUESTS_MAX,
 };
 use kvtide_core::names::{Attachment, Connection, InstanceId, L2Key, Reply, Ticket};
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::Context;
-use std::collections::{HashMap, VecDeque};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The engine as the reactor sees it. A trait, because tests script one to bring about what the
 /// real one does rarely: answers that come late, or never, and payload for clients that left.
@@ -130,7 +131,9 @@ pub struct Shared<E> {
     pub arena: Arena,
     pub requests: Requests,
     /// What registrations of this turn say of their memory, until it is attached.
-    pub sources: HashMap<Reply, Vec<Source>>,
+    pub memories: BTreeMap<Reply, Memory>,
+    /// Events that transfers of this turn brought, as handles for a card.
+    pub events: BTreeMap<Reply, SmallVec<[u8; 88]>>,
     pub buffers: Buffers,
     pub budgets: Budgets,
     /// What all connections buffer, as each of them last told.
@@ -159,7 +162,8 @@ impl<E: Desk> Shared<E> {
             front,
             arena,
             requests: Requests::with_limit(REQUESTS_MAX),
-            sources: HashMap::new(),
+            memories: BTreeMap::new(),
+            events: BTreeMap::new(),
             buffers: Buffers::default(),
             budgets: Budgets::new(),
             buffered_bytes: 0,

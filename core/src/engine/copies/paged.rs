@@ -120,13 +120,14 @@ impl Copies {
         }
         let end = turn.out.blocks.len() as u32;
         let copy = self.copies.find_mut(name).expect("admitted above");
+        let reply = copy.reply.expect("set before it was admitted");
         (copy.stream, copy.blocks) = (Some(ticket), end - start);
         self.paged += 1;
         self.blocks += copy.blocks as usize;
         turn.work.spend_own(((end - start) as usize).div_ceil(BLOCKS_PER_CELL));
         let blocks_of = BlockRange { start, end };
         let skip_tokens = blocks.skip_tokens;
-        let copy = PageCopy { direction, slots, blocks: blocks_of, skip_tokens };
+        let copy = PageCopy { reply, direction, slots, blocks: blocks_of, skip_tokens };
         let attachment = blocks.memory.attachment;
         turn.out.effects.push(Effect::Copy { ticket, attachment, copy });
     }
