@@ -265,3 +265,184 @@ const BUFFER_BYTES: usize = 128 << 10;
 pub const BUFFER_BYTES_MAX: usize = 2 * (BUFFER_BYTES + 2 * BUFFER_BYTES);
 /// Buffers between two looks for copies.
 const STEPS_PER_TURN: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtide_core::front::paged::Source;
+    use kvtide_core::pages::{Described, Group, Hint};
+    use kvtide_gpu::host::pages::Segments;
+    use rustix::fs::{Mode, ftruncate};
+    use rustix::shm;
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::sync::mpsc;
+
+    /// Two layers in one segment.
+    struct Cache {
+        name: String,
+        file: OwnedFd,
+        bytes: Vec<u8>,
+        pages: Pages,
+    }
+
+    impl Cache {
+        fn new(shape: &[u64], hint: Hint, dtype: &str) -> Cache {
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let mut stride = vec![1; shape.len()];
+            for at in (1..shape.len()).rev() {
+                stride[at - 1] = stride[at] * shape[at];
+            }
+            let dtype = Dtype::named(dtype).expect("it is a type");
+            let tensor = Described { shape, stride: &stride, storage_offset: 0, dtype };
+            let group = Group { tokens_per_block: 0, window_tokens: None };
+            let pages = Pages::discover([tensor; 2].into_iter(), Some(hint), group, 16);
+            let pages = pages.expect("it is a layout");
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("lmcache_kv_sums_{}_{count}", std::process::id());
+            let flags = shm::OFlags::CREATE | shm::OFlags::EXCL | shm::OFlags::RDWR;
+            let file = shm::open(&*name, flags, Mode::RUSR | Mode::WUSR).expect("a free name");
+            let bytes: Vec<u8> =
+                (0..2 * pages.tensor_bytes()).map(|at| (at % 251 + at / 9973) as u8).collect();
+            let written = rustix::io::pwrite(&file, &bytes, 0).expect("a segment takes bytes");
+            assert_eq!(written, bytes.len());
+            Cache { name, file, bytes, pages }
+        }
+
+        fn attached(&self) -> Arc<Attached> {
+            let bytes = self.pages.tensor_bytes();
+            let source = |offset_bytes| Source {
+                segment: self.name.clone(),
+                segment_bytes: 2 * bytes,
+                offset_bytes,
+            };
+            let segments = Segments::open(&[source(0), source(bytes)], bytes, 9);
+            let (segments, pages) = (segments.expect("it is there"), self.pages);
+            Arc::new(Attached { segments, pages, gone: AtomicBool::new(false) })
+        }
+
+        fn sum_of(&self, attached: &Arc<Attached>, wanted: &Wanted) -> Result<Summed, SumFault> {
+            wanted.check(&self.pages)?;
+            let (tell, heard) = mpsc::channel();
+            let tell = Box::new(move |outcome| tell.send(outcome).expect("somebody hears it"));
+            let mut sums = Sums::default();
+            let sum = Sum::new(attached.clone(), wanted.clone(), tell, Arc::new(()));
+            sums.add(Box::new(sum));
+            while !sums.is_empty() {
+                sums.go_on();
+            }
+            heard.recv().expect("it is told once")
+        }
+
+        fn sums(&self, wanted: &Wanted) -> Result<Vec<[u8; 16]>, SumFault> {
+            self.sum_of(&self.attached(), wanted).map(|summed| summed.sums)
+        }
+
+        /// The bytes of these stretches of a layer, as they lie there.
+        fn stretches(&self, layer: usize, stretches: &[(usize, usize)]) -> Vec<u8> {
+            let layer = &self.bytes[layer * self.pages.tensor_bytes() as usize..];
+            stretches.iter().flat_map(|&(at, bytes)| layer[at..][..bytes].to_vec()).collect()
+        }
+    }
+
+    impl Drop for Cache {
+        fn drop(&mut self) {
+            shm::unlink(&*self.name).ok();
+        }
+    }
+
+    fn wanted(blocks: &[u32], chunk_size: i64, layerwise: bool) -> Wanted {
+        Wanted { blocks: blocks.to_vec(), chunk_size, layerwise }
+    }
+
+    fn md5(parts: &[Vec<u8>]) -> [u8; 16] {
+        Md5::digest(parts.concat()).into()
+    }
+
+    #[test]
+    fn a_plane_of_all_blocks_of_a_chunk_comes_before_the_next_plane() {
+        // A plane has 5 blocks of 4 slots of 2 heads of 3 bytes: 24 bytes.
+        let cache = Cache::new(&[2, 5, 4, 2, 3], Hint::Nhd, "uint8");
+        let blocks = [(72, 24), (0, 24), (120 + 72, 24), (120, 24)];
+        let last = [(24, 24), (144, 24)];
+        let layer = |at, stretches: &[_]| cache.stretches(at, stretches);
+        let (one, two) =
+            ([layer(0, &blocks), layer(1, &blocks)], [layer(0, &last), layer(1, &last)]);
+        assert_eq!(cache.sums(&wanted(&[3, 0, 1], 2, false)), Ok(vec![md5(&one), md5(&two)]));
+        let each = [&one[..], &two].concat().into_iter().map(|part| md5(&[part])).collect();
+        assert_eq!(cache.sums(&wanted(&[3, 0, 1], 2, true)), Ok(each));
+    }
+
+    #[test]
+    fn a_block_with_both_planes_comes_whole() {
+        let cache = Cache::new(&[5, 2, 4, 2, 3], Hint::Nhd, "uint8");
+        let blocks = [(144, 48), (192, 48), (0, 48)];
+        let parts = [0, 1].map(|layer| cache.stretches(layer, &blocks));
+        assert_eq!(cache.sums(&wanted(&[3, 4, 0], i64::MAX, false)), Ok(vec![md5(&parts)]));
+    }
+
+    #[test]
+    fn halves_are_widened_as_the_peer_does_before_it_sums_them() {
+        let cache = Cache::new(&[5, 4, 3], Hint::Nhd, "bfloat16");
+        let wide = |layer| -> Vec<u8> {
+            let narrow = cache.stretches(layer, &[(24, 24)]);
+            narrow.chunks(2).flat_map(|half| [0, 0, half[0], half[1]]).collect()
+        };
+        let sums = cache.sums(&wanted(&[1], 1, false));
+        assert_eq!(sums, Ok(vec![md5(&[wide(0), wide(1)])]));
+    }
+
+    #[test]
+    fn blocks_larger_than_the_buffer_are_read_piece_by_piece() {
+        let cache = Cache::new(&[3, 4, 1 << 15], Hint::Nhd, "bfloat16");
+        let block = 1 << 18;
+        assert!(block > BUFFER_BYTES);
+        for blocks in [&[2, 0, 1][..], &[0, 1, 2]] {
+            let stretches: Vec<_> = blocks.iter().map(|&at| (at as usize * block, block)).collect();
+            let parts = [0, 1].map(|layer| {
+                let narrow = cache.stretches(layer, &stretches);
+                narrow.chunks(2).flat_map(|half| [0, 0, half[0], half[1]]).collect::<Vec<_>>()
+            });
+            assert_eq!(cache.sums(&wanted(blocks, 3, false)), Ok(vec![md5(&parts)]));
+        }
+    }
+
+    #[test]
+    fn what_the_peer_refuses_is_refused_in_its_order() {
+        let fused = Cache::new(&[5, 4, 2, 3], Hint::Nhd, "uint8");
+        assert_eq!(fused.sums(&wanted(&[], 0, false)), Err(SumFault::NoBlocks));
+        assert_eq!(fused.sums(&wanted(&[9], 0, false)), Err(SumFault::ChunkSize));
+        let refused = Err(SumFault::Format(Format::PackedSlot));
+        assert_eq!(fused.sums(&wanted(&[9], 1, false)), refused);
+        let cache = Cache::new(&[5, 4, 3], Hint::Nhd, "uint8");
+        assert_eq!(cache.sums(&wanted(&[0, 5], 1, false)), Err(SumFault::Outside));
+        assert_eq!(cache.sums(&wanted(&[u32::MAX], 1, false)), Err(SumFault::Outside));
+    }
+
+    #[test]
+    fn one_request_has_bounds() {
+        let mut pages = Cache::new(&[5, 4, 3], Hint::Nhd, "uint8").pages;
+        let many = wanted(&[0; 1000], 1, true);
+        (pages.layers, pages.tensors) = (65, 65);
+        assert_eq!(many.check(&pages), Ok(()));
+        (pages.layers, pages.tensors) = (66, 66);
+        assert_eq!(many.check(&pages), Err(SumFault::Sums));
+        (pages.blocks, pages.width, pages.block_stride_bytes) = (1, 1 << 20, 1 << 22);
+        let most = (BYTES_MAX / (66 << 22)) as usize;
+        assert_eq!(wanted(&vec![0; most], 1 << 20, true).check(&pages), Ok(()));
+        let more = wanted(&vec![0; most + 1], 1 << 20, true);
+        assert_eq!(more.check(&pages), Err(SumFault::Bytes));
+    }
+
+    #[test]
+    fn an_engine_that_leaves_or_cuts_its_memory_ends_the_sum() {
+        let cache = Cache::new(&[5, 4, 3], Hint::Nhd, "uint8");
+        let attached = cache.attached();
+        let all = wanted(&[0, 1, 2, 3, 4], 1, false);
+        ftruncate(&cache.file, 30).expect("it is ours");
+        let cut = Err(SumFault::Memory(CopyFault::Cut));
+        assert_eq!(cache.sum_of(&attached, &all), cut);
+        attached.gone.store(true, Ordering::Relaxed);
+        assert_eq!(cache.sum_of(&attached, &all), Err(SumFault::Unknown));
+    }
+}
