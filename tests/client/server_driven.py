@@ -18,12 +18,14 @@ import json
 import os
 import sys
 import threading
+import time
 
 os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
 os.environ.setdefault("LMCACHE_DISABLE_BANNER", "1")
 os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
 
 import torch  # noqa: E402
+import zmq  # noqa: E402
 from lmcache.v1.multiprocess.custom_types import IPCCacheServerKey  # noqa: E402
 from lmcache.v1.multiprocess.transfer_context import create_transfer_context  # noqa: E402
 from lmcache.v1.multiprocess.transport.factory import RequestClientFactory  # noqa: E402
@@ -84,6 +86,18 @@ SHARED = ["planes-nhd", "planes-hnd", "blocks-nhd", "blocks-hnd", "fused-nhd", "
 # ---------------------------------------------------------------------------------- an engine
 
 
+def connect(url):
+    """The client names a monitor by its descriptor; one that was just closed may still have it."""
+    for _ in range(100):
+        try:
+            return RequestClientFactory.create(url)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+            time.sleep(0.05)
+    return RequestClientFactory.create(url)
+
+
 class Engine:
     """One worker with its own paged cache."""
 
@@ -94,7 +108,7 @@ class Engine:
         self.run, self.model, self.world, self.rank = run, model, world, rank
         self.readers, self.id = readers, (os.getpid() << 20) + next(self._ids)
         self.kv = make()
-        self.client = RequestClientFactory.create(run.url)
+        self.client = connect(run.url)
         self.chunk = self.client.get_chunk_size().result(RPC_TIMEOUT)
         self.per_chunk = self.chunk // BLOCK
         self.context = create_transfer_context(

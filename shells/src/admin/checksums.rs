@@ -1,5 +1,6 @@
-//! `POST /cache/checksums`: MD5 over blocks of an engine whose memory the server knows (spec/http-cli
-//! §2.3). The peer's bench client compares by it what a retrieve has brought with what was stored.
+//! `POST /cache/checksums`: MD5 over blocks of an engine whose memory the server knows
+//! (spec/http-cli §2.3). The peer's bench client compares by it what a retrieve has brought with
+//! what was stored.
 
 use super::answer::{Wrong, detail, ok, reason, unprocessable};
 use super::bodies::BODY_BYTES_MAX;

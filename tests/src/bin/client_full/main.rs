@@ -30,22 +30,21 @@ enum Task {
 
 const SHARED: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU"];
 const PRIVATE: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU", "--isolated-ipc"];
-const SHARED_LANES: &[&str] =
-    &["--l1-size-gb", "0.5", "--eviction-policy", "LRU", "--copy-lanes", "2"];
-const PRIVATE_LANES: &[&str] =
-    &["--l1-size-gb", "0.5", "--eviction-policy", "LRU", "--copy-lanes", "2", "--isolated-ipc"];
+/// For engines whose memory the server copies.
+const LANES: &[&str] = &["--copy-lanes", "2"];
+const SHORT_CHUNKS: &[&str] = &["--copy-lanes", "2", "--chunk-size", "16"];
 
-const RUNS: &[(&str, &[&str], Task)] = &[
-    ("pickle, shared pool", SHARED, Task::Scenario("pickle")),
-    ("pickle, private memory", PRIVATE, Task::Scenario("pickle")),
-    ("engine, shared pool", SHARED, Task::Scenario("engine")),
-    ("engine, private memory", PRIVATE, Task::Scenario("engine")),
-    ("bench, shared pool", SHARED, Task::Bench("engine_driven", 8)),
-    ("bench, private memory", PRIVATE, Task::Bench("engine_driven", 8)),
-    ("server-driven, shared pool", SHARED_LANES, Task::ServerDriven(10_000)),
-    ("server-driven, private memory", PRIVATE_LANES, Task::ServerDriven(10_000)),
-    ("server-driven bench, shared pool", SHARED_LANES, Task::Bench("lmcache_driven", 8)),
-    ("server-driven bench, private memory", PRIVATE_LANES, Task::Bench("lmcache_driven", 8)),
+const RUNS: &[(&str, [&[&str]; 2], Task)] = &[
+    ("pickle, shared pool", [SHARED, &[]], Task::Scenario("pickle")),
+    ("pickle, private memory", [PRIVATE, &[]], Task::Scenario("pickle")),
+    ("engine, shared pool", [SHARED, &[]], Task::Scenario("engine")),
+    ("engine, private memory", [PRIVATE, &[]], Task::Scenario("engine")),
+    ("bench, shared pool", [SHARED, &[]], Task::Bench("engine_driven", 8)),
+    ("bench, private memory", [PRIVATE, &[]], Task::Bench("engine_driven", 8)),
+    ("server-driven, shared pool", [SHARED, SHORT_CHUNKS], Task::ServerDriven(2_000)),
+    ("server-driven, private memory", [PRIVATE, SHORT_CHUNKS], Task::ServerDriven(2_000)),
+    ("server-driven bench, shared pool", [SHARED, LANES], Task::Bench("lmcache_driven", 8)),
+    ("server-driven bench, private memory", [PRIVATE, LANES], Task::Bench("lmcache_driven", 8)),
 ];
 
 fn main() -> ExitCode {
@@ -76,7 +75,7 @@ fn main() -> ExitCode {
         }
     };
     for (name, arguments, task) in RUNS {
-        play(name, &|| run(&client, &binary, arguments, task));
+        play(name, &|| run(&client, &binary, &arguments.concat(), task));
     }
     for (name, run) in peer::RUNS {
         play(name, &|| peer::run(&client, &binary, *run));

@@ -65,6 +65,8 @@ const THEIRS_SERVER_DRIVEN: &[&str] = &[
     "0.25",
     "--eviction-policy",
     "LRU",
+    "--chunk-size",
+    "16",
     "--supported-transfer-mode",
     "lmcache_driven",
 ];
