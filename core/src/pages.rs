@@ -254,6 +254,26 @@ impl Pages {
         elements * self.dtype.bytes()
     }
 
+    /// Where a block of one layer begins in its tensor, and how many bytes of it lie there: all of
+    /// it, or one plane where all of a plane lies in front of the next. None for a tensor of all
+    /// layers, which has no such stretch.
+    pub fn stretch(&self, plane: u8, block: u32) -> Option<(u64, u64)> {
+        let (block, bytes) = (u64::from(block), self.block_bytes());
+        match self.format {
+            Format::CrossLayer => None,
+            format if format.planes_first() => {
+                let before = u64::from(plane) * u64::from(self.blocks);
+                Some(((before + block) * bytes, bytes))
+            }
+            _ => Some((block * self.block_stride_bytes, u64::from(self.planes) * bytes)),
+        }
+    }
+
+    /// How many stretches a block of one layer has.
+    pub fn stretches(&self) -> u8 {
+        if self.format.planes_first() { self.planes } else { 1 }
+    }
+
     /// No plan of one object has more runs than this. They cost memory that the object's bytes do
     /// not bound, so whoever accepts a registration looks at it.
     pub fn runs_max(&self) -> u64 {
@@ -380,6 +400,18 @@ mod tests {
         assert_eq!(pages.blocks_skipped(63, 0), 0);
         assert_eq!(pages.blocks_skipped(64, 0), 1);
         assert_eq!(pages.blocks_skipped(256 + 130, 1), 2);
+    }
+
+    #[test]
+    fn a_block_lies_in_one_stretch_or_in_one_of_each_plane() {
+        assert_eq!((pages().stretches(), pages().stretch(0, 3)), (1, Some((3 * 8192, 8192))));
+        let first = Pages { format: Format::PlaneBlockHead, planes: 2, ..pages() };
+        assert_eq!((first.stretches(), first.stretch(1, 3)), (2, Some((103 * 8192, 8192))));
+        let block_stride_bytes = 2 * 8192;
+        let inner = Pages { format: Format::BlockPlaneHead, block_stride_bytes, ..first };
+        assert_eq!((inner.stretches(), inner.stretch(0, 3)), (1, Some((6 * 8192, 2 * 8192))));
+        let cross = Pages { format: Format::CrossLayer, ..inner };
+        assert_eq!(cross.stretch(0, 3), None);
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! Server-driven transfer: attaches engines' memory and copies between their blocks and L1, on
-//! threads of its own: lanes for memory of the host, one thread for cards.
+//! threads of its own: lanes for memory of the host, which sum blocks as well for whoever compares
+//! them, and one thread for cards.
 //!
 //! Invariant: every attachment and every copy ordered ends once. Memory that is let go stays open
 //! for copies that are under way and for no longer. The copies of one engine begin in order.
 
 mod device;
 mod lane;
+mod sums;
+
+pub use sums::{BLOCKS_MAX as SUM_BLOCKS_MAX, SumFault, SumTeller, Summed, Wanted};
 
 use crate::arena::{Arena, Window};
 use crate::ending::Ending;
@@ -19,17 +23,19 @@ use kvtide_core::pages::Pages;
 use kvtide_gpu::host::pages::Segments;
 use kvtide_lanes::lane::{Producer, lane};
 use kvtide_lanes::mailbox::{Mailbox, Sender, mailbox};
-use lane::{Attached, Copied, Order};
+use lane::{Attached, Copied, Order, Work};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use sums::Sum;
 
 /// The reactor's end of it.
 pub struct Pager {
     window: Window,
     lanes_wanted: usize,
     /// Started with the first engine: a server without one has no threads for it.
-    lanes: Vec<Producer<(Arc<Attached>, Order)>>,
+    lanes: Vec<Producer<Work>>,
     /// Started with the first engine on a card.
     device: Option<Sender<Told>>,
     endings: Mailbox<End>,
@@ -42,6 +48,8 @@ pub struct Pager {
     segments: usize,
     /// Bytes of the arena that have memory behind them.
     usable: u64,
+    /// Each sum under way holds one of these.
+    summing: Arc<()>,
 }
 
 /// Where an engine's memory is.
@@ -66,6 +74,7 @@ impl Pager {
             attached: BTreeMap::new(),
             segments: 0,
             usable: 0,
+            summing: Arc::new(()),
         }
     }
 
@@ -125,19 +134,46 @@ impl Pager {
         let room = SEGMENTS_MAX - self.segments;
         let segments = Segments::open(sources, pages.tensor_bytes(), room)?;
         self.segments += segments.count();
-        let place = Place::Host(Arc::new(Attached { segments, pages }));
-        self.attached.insert(attachment, place);
+        let attached = Attached { segments, pages, gone: AtomicBool::new(false) };
+        self.attached.insert(attachment, Place::Host(Arc::new(attached)));
         Ok(Device::Host)
     }
 
     pub fn detach(&mut self, attachment: Attachment) {
         match self.attached.remove(&attachment).expect("detached once, after its ending") {
-            Place::Host(attached) => self.segments -= attached.segments.count(),
+            Place::Host(attached) => {
+                self.segments -= attached.segments.count();
+                attached.gone.store(true, Ordering::Relaxed);
+            }
             Place::Card => {
                 let device = self.device.as_ref().expect("it has attached this");
                 device.put(Told::Detach { attachment }).ok();
             }
         }
+    }
+
+    /// Sums blocks of an engine. `tell` is called once, on a lane or here, unless the server ends.
+    pub fn sum(&mut self, attachment: Option<Attachment>, wanted: Wanted, tell: SumTeller) {
+        let place = attachment.and_then(|name| Some((name, self.attached.get(&name)?)));
+        let (attachment, attached) = match place {
+            Some((attachment, Place::Host(attached))) => (attachment, attached.clone()),
+            Some((_, Place::Card)) => return tell(Err(SumFault::Card)),
+            None => return tell(Err(SumFault::Unknown)),
+        };
+        if let Err(fault) = wanted.check(&attached.pages) {
+            return tell(Err(fault));
+        }
+        if Arc::strong_count(&self.summing) > sums::SUMS_MAX {
+            return tell(Err(SumFault::Busy));
+        }
+        let at = self.lane_of(attachment);
+        let sum = Sum::new(attached, wanted, tell, self.summing.clone());
+        // Where a panic has ended the lane, `tell` is dropped, which says that there is no answer.
+        drop(self.lanes[at].put(Work::Sum(Box::new(sum))));
+    }
+
+    fn lane_of(&self, attachment: Attachment) -> usize {
+        attachment.0.index as usize % self.lanes.len()
     }
 
     pub fn copy(
@@ -162,8 +198,8 @@ impl Pager {
         };
         let is_ordered = match self.attached.get(&attachment) {
             Some(Place::Host(attached)) => {
-                let at = attachment.0.index as usize % self.lanes.len();
-                self.lanes[at].put((attached.clone(), order)).is_ok()
+                let (at, attached) = (self.lane_of(attachment), attached.clone());
+                self.lanes[at].put(Work::Copy(attached, order)).is_ok()
             }
             Some(Place::Card) => self.device.as_ref().is_some_and(|device| {
                 device.put(Told::Copy { attachment, order: Box::new(order) }).is_ok()
@@ -205,7 +241,7 @@ impl Pager {
 
     fn start_lanes(&mut self) -> io::Result<()> {
         while self.lanes.len() < self.lanes_wanted {
-            let (producer, consumer) = lane(PAGE_COPIES_MAX);
+            let (producer, consumer) = lane(PAGE_COPIES_MAX + sums::SUMS_MAX);
             let (window, endings) = (self.window.clone(), self.sender.clone());
             let name = format!("copy-{}", self.lanes.len());
             // It ends when nobody can give it orders any more; there is nothing to wait for.
@@ -238,11 +274,12 @@ impl Drop for Pager {
 
 /// Orders with what they name, and what is attached with its descriptors.
 pub fn memory_bytes_max() -> u64 {
-    let queues = (LANES_MAX * size_of::<(Arc<Attached>, Order)>()) * PAGE_COPIES_MAX;
+    let queues = LANES_MAX * size_of::<Work>() * (PAGE_COPIES_MAX + sums::SUMS_MAX);
+    let sums = sums::SUMS_MAX * sums::SUM_BYTES_MAX + LANES_MAX * sums::BUFFER_BYTES_MAX;
     let endings = 2 * size_of::<End>() * ENDINGS_MAX;
     let named = BLOCKS_IN_FLIGHT_MAX * lane::BYTES_PER_BLOCK;
     let attached = SEGMENTS_MAX * 64 + INSTANCES_MAX * 2 * size_of::<Attached>();
-    (queues + endings + named + attached) as u64
+    (queues + sums + endings + named + attached) as u64
         + LANES_MAX as u64 * lane::RUNS_BYTES_MAX
         + device::MEMORY_BYTES_MAX
 }

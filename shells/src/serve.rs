@@ -12,6 +12,7 @@ use crate::cli::{EXIT_STARTUP, Settings};
 use crate::clock::Clock;
 use crate::ending::Ending;
 use crate::log;
+use crate::paged::{SumFault, Summed, Wanted as SumWanted};
 use crate::reactor::watchdog::Sighting;
 use crate::reactor::{
     Closing, LastTurn, ListenAddress, Note, OperatorRequest, Parts, Reactor, ReactorStatus,
@@ -33,6 +34,7 @@ use kvtide_core::engine::status::QuotaStatus;
 use kvtide_core::event::Event;
 use kvtide_core::front::Front;
 use kvtide_core::metrics::{FoldConfig, SampleRate};
+use kvtide_core::names::InstanceId;
 use kvtide_core::wire::zmtp::ZmtpFault;
 use kvtide_lanes::Refused;
 use kvtide_lanes::mailbox::Sender;
@@ -296,6 +298,14 @@ impl Reach for Reactors {
             let Wanted { adapter, from, most, model } = wanted;
             answer(engine.l2_page(adapter, (from, most), model.as_deref()));
         })))
+    }
+    fn sum(
+        &self,
+        instance: InstanceId,
+        wanted: SumWanted,
+        answer: Teller<Result<Summed, SumFault>>,
+    ) -> Result<(), Unreachable> {
+        self.put(Note::Sum { instance, wanted, answer })
     }
 
     fn dump(&self, answer: Teller<Result<Dump, String>>) -> Result<(), Unreachable> {

@@ -1,24 +1,31 @@
 #!/usr/bin/env python3
 """Server-driven transfer by the real client (lmcache 0.5.6 with torch) on CPU tensors.
 
-    server_driven.py --url tcp://127.0.0.1:PORT [--only WORD] [--stores N]
+    server_driven.py --url tcp://127.0.0.1:PORT --http 127.0.0.1:PORT [--only WORD] [--stores N]
 
 The client puts every tensor into a shared memory segment; the server maps none of them, it copies.
+What is compared over HTTP is what the peer's own server answers: there `--only checksums` and
+`--only status` pass as well.
 Every scenario prints `NAME: N passed, M failed`; the exit status is non-zero when anything failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import http.client
+import json
 import os
 import sys
 import threading
+import time
 
 os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
 os.environ.setdefault("LMCACHE_DISABLE_BANNER", "1")
 os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
 
 import torch  # noqa: E402
+import zmq  # noqa: E402
 from lmcache.v1.multiprocess.custom_types import IPCCacheServerKey  # noqa: E402
 from lmcache.v1.multiprocess.transfer_context import create_transfer_context  # noqa: E402
 from lmcache.v1.multiprocess.transport.factory import RequestClientFactory  # noqa: E402
@@ -79,6 +86,18 @@ SHARED = ["planes-nhd", "planes-hnd", "blocks-nhd", "blocks-hnd", "fused-nhd", "
 # ---------------------------------------------------------------------------------- an engine
 
 
+def connect(url):
+    """The client names a monitor by its descriptor; one that was just closed may still have it."""
+    for _ in range(100):
+        try:
+            return RequestClientFactory.create(url)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+            time.sleep(0.05)
+    return RequestClientFactory.create(url)
+
+
 class Engine:
     """One worker with its own paged cache."""
 
@@ -89,7 +108,7 @@ class Engine:
         self.run, self.model, self.world, self.rank = run, model, world, rank
         self.readers, self.id = readers, (os.getpid() << 20) + next(self._ids)
         self.kv = make()
-        self.client = RequestClientFactory.create(run.url)
+        self.client = connect(run.url)
         self.chunk = self.client.get_chunk_size().result(RPC_TIMEOUT)
         self.per_chunk = self.chunk // BLOCK
         self.context = create_transfer_context(
@@ -145,8 +164,18 @@ def same(one, other):
 class Run:
     _requests = iter(range(1, 1 << 40))
 
-    def __init__(self, url, stores):
-        self.url, self.stores, self.t = url, stores, Tally()
+    def __init__(self, url, http_address, stores):
+        self.url, self.http, self.stores, self.t = url, http_address, stores, Tally()
+
+    def ask(self, method, path, body=None):
+        """Status and JSON."""
+        connection = http.client.HTTPConnection(self.http, timeout=RPC_TIMEOUT)
+        head = {} if body is None else {"content-type": "application/json"}
+        connection.request(method, path, body=body and json.dumps(body), headers=head)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, json.loads(text)
 
     def request(self):
         return f"paged-{os.getpid():x}-{next(Run._requests)}"
@@ -335,25 +364,142 @@ def at_sight(run):
     worker.close()
 
 
-SCENARIOS = [layouts, modes, ranks, readers, at_once, at_sight]
+# What the peer calls these layouts, and whether it sums their blocks.
+FLASH, INFER = "vLLM non-MLA flash attention", "vLLM non-MLA flash infer"
+FUSED = "vLLM non-MLA blocks-first, fused K/V"
+FORMATS = {
+    "planes-nhd": ("NL_X_TWO_NB_BS_NH_HS", "[2, NB, BS, NH, HS]", FLASH, True),
+    "planes-hnd": ("NL_X_TWO_NB_NH_BS_HS", "[2, NB, NH, BS, HS]", f"{FLASH} (HND layout)", True),
+    "blocks-nhd": ("NL_X_NB_TWO_BS_NH_HS", "[NB, 2, BS, NH, HS]", INFER, True),
+    "blocks-hnd": ("NL_X_NB_TWO_NH_BS_HS", "[NB, 2, NH, BS, HS]", f"{INFER} (HND layout)", True),
+    "fused-nhd": ("NL_X_NB_BS_NH_CS", "[NB, BS, NH, CS]", f"{FUSED} (NHD)", False),
+    "fused-hnd": ("NL_X_NB_NH_BS_CS", "[NB, NH, BS, CS]", f"{FUSED} (HND)", False),
+    "mla": ("NL_X_NB_BS_HS", "[NB, BS, HS]", "vLLM MLA / SGLang MLA (MP)", True),
+    "indexer": ("NL_X_NB_BSV_BSS", "[NB, BSxVALS, BSxSCALES]", "vLLM MLA", True),
+    "one-head": ("NL_X_NB_BS_NH_CS", "[NB, BS, NH, CS]", f"{FUSED} (NHD)", False),
+}
+
+
+def sums(engine, blocks, per_chunk):
+    """The MD5 of each chunk of blocks, for every layer and for all of them together."""
+    layers, whole = [], []
+    for at in range(0, len(blocks), per_chunk):
+        together = hashlib.md5()
+        for layer, tensor in enumerate(engine.take(blocks[at : at + per_chunk])):
+            wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+            content = wide.contiguous().numpy().tobytes()
+            together.update(content)
+            if layer == len(layers):
+                layers.append([])
+            layers[layer].append(hashlib.md5(content).hexdigest())
+        whole.append(together.hexdigest())
+    return whole, {f"layer_{layer}": each for layer, each in enumerate(layers)}
+
+
+def checksums(run):
+    """MD5 over an engine's blocks, read through its own memory."""
+    t = run.t
+
+    def post(**body):
+        return run.ask("POST", "/cache/checksums", body)
+
+    t.eq(post(block_ids=[1], chunk_size=4, instance_id=7),
+         (404, {"detail": "instance_id 7 not registered"}), "nobody")
+    for layout, (name, *_, is_summed) in FORMATS.items():
+        engine = Engine(run, f"paged-sums-{layout}-{os.getpid()}", layout, SERVER)
+        blocks = [7, 3, 4, 5, 6, 39, 0, 38, 37, 9, 9]
+        ranges = [7, [3, 6], 39, 0, 38, 37, 9, 9]
+        ask = {"block_ids": blocks, "chunk_size": 4, "instance_id": engine.id}
+        if not is_summed:
+            refusal = f"checksum not supported for GPU KV format {name}"
+            t.eq(post(**ask), (501, {"detail": refusal}), f"{layout}: not summed")
+            engine.close()
+            continue
+        whole, layers = sums(engine, blocks, 4)
+        answer = {"status": "success", "chunk_size": 4, "num_chunks": 3,
+                  "chunk_checksums": whole, "layerwise": False, "block_id_ranges": ranges}
+        t.eq(post(**ask), (200, answer), f"{layout}: sums")
+        answer |= {"chunk_checksums": layers, "layerwise": True}
+        t.eq(post(**ask, layerwise=True), (200, answer), f"{layout}: sums of layers")
+        next(iter(engine.kv.values())).zero_()
+        whole, _ = sums(engine, [0, 1], 100)
+        answer = {"status": "success", "chunk_size": 100, "num_chunks": 1,
+                  "chunk_checksums": whole, "layerwise": False, "block_id_ranges": [0, 1]}
+        t.eq(post(block_ids=[0, 1], chunk_size=100, instance_id=engine.id), (200, answer),
+             f"{layout}: sums of what is there now")
+        t.eq(post(block_ids=[], chunk_size=0, instance_id=engine.id),
+             (400, {"detail": "block_ids is required"}), f"{layout}: no ids")
+        for size in [0, -1]:
+            t.eq(post(block_ids=[1], chunk_size=size, instance_id=engine.id),
+                 (400, {"detail": "chunk_size must be positive"}), f"{layout}: chunks of {size}")
+        engine.close()
+
+
+def described(layout, tensor):
+    """What `/status` says of the tensors of a layout."""
+    name, shape, backend, _ = FORMATS[layout]
+    sizes = list(tensor.shape)
+    # It has no words for the numbers of these.
+    unknown = f"Unknown (EngineKVFormat.{name})"
+    concrete = unknown if "C" in shape else f"{LAYERS} x {sizes}"
+    return {
+        "num_layers": LAYERS,
+        "num_blocks": BLOCKS,
+        "cache_size_per_token":
+            LAYERS * tensor.numel() * tensor.element_size() // (BLOCKS * BLOCK),
+        "kernel_groups": [{
+            "kernel_group_idx": 0,
+            "engine_group_idx": 0,
+            "object_group_idx": 0,
+            "num_layers": LAYERS,
+            "layer_indices": list(range(LAYERS)),
+            "tokens_per_block": BLOCK,
+            "slots_per_block": BLOCK,
+            "dtype": str(tensor.dtype),
+            "engine_kv_concrete_shape": concrete,
+            "is_mla": "MLA" in backend.replace("non-MLA", ""),
+            "engine_kv_format": name,
+            "engine_kv_shape": f"NL x {shape}",
+            "attention_backend": backend,
+        }],
+    }
+
+
+def status(run):
+    """What `/status` says of an engine whose memory the server has opened."""
+    t = run.t
+    for layout in FORMATS:
+        engine = Engine(run, f"paged-status-{layout}-{os.getpid()}", layout, SERVER)
+        code, document = run.ask("GET", "/status")
+        t.eq(code, 200, "status")
+        t.eq(engine.id in document["registered_gpu_ids"], True, f"{layout}: its id")
+        t.eq(engine.id in document.get("registered_non_cuda_instance_ids", []), False,
+             f"{layout}: its id among those that copy themselves")
+        meta = {"model_name": engine.model, "world_size": 1,
+                "kv_cache_layout": described(layout, next(iter(engine.kv.values())))}
+        t.eq(document["cache_context_meta"].get(str(engine.id)), meta, f"{layout}: its memory")
+        engine.close()
+
+
+SCENARIOS = [layouts, modes, ranks, readers, at_once, at_sight, checksums, status]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", required=True)
+    parser.add_argument("--http", required=True)
     parser.add_argument("--only", default="")
     parser.add_argument("--stores", type=int, default=500)
     args = parser.parse_args()
-    failed = 0
-    for scenario in SCENARIOS:
-        if args.only not in scenario.__name__:
-            continue
-        run = Run(args.url, args.stores)
+    failed, scenarios = 0, [each for each in SCENARIOS if args.only in each.__name__]
+    for scenario in scenarios:
+        run = Run(args.url, args.http, args.stores)
         print(f"== {scenario.__name__}", flush=True)
         scenario(run)
         print(f"{scenario.__name__}: {run.t.passed} passed, {run.t.failed} failed", flush=True)
         failed += run.t.failed
-    sys.exit(failed > 0)
+    print(f"server-driven: {len(scenarios)} scenarios, {failed} failures", flush=True)
+    sys.exit(failed > 0 or not scenarios)
 
 
 if __name__ == "__main__":

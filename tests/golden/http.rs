@@ -3,12 +3,15 @@
 
 #[path = "http_bounds.rs"]
 mod bounds;
+#[path = "http_memory.rs"]
+mod memory;
 
 use kvtide::admin::{
     Admin, Ask, Options, Reach, ReactorSeen, Seen, Teller, Times, Unreachable, View, Wanted,
 };
 use kvtide::arena::Machine;
 use kvtide::cli::{Asked, Settings, Start, parse};
+use kvtide::paged::{SumFault, Summed, Wanted as SumWanted};
 use kvtide::sockets::Bound;
 use kvtide::tiers::files::status::TierStatus;
 use kvtide_core::config::{Config, PolicyKind, TransferModes};
@@ -124,6 +127,19 @@ impl Reach for Scripted {
             objects.filter(|of| wanted.model.as_ref().is_none_or(|name| **name == *of.model));
         let next = (end < 10).then_some(end);
         answer(Some(Page { objects: objects.collect(), next }));
+        Ok(())
+    }
+
+    fn sum(
+        &self,
+        instance: InstanceId,
+        wanted: SumWanted,
+        answer: Teller<Result<Summed, SumFault>>,
+    ) -> Result<(), Unreachable> {
+        if self.full {
+            return Err(Unreachable::Busy);
+        }
+        answer(memory::sum(instance, wanted));
         Ok(())
     }
 
@@ -629,6 +645,7 @@ fn a_server_with_an_instance_has_the_peers_status() {
         world_size: 1,
         block_size: 16,
         layout,
+        pages: None,
         mode: Mode::SharedMemory,
         pinged: true,
         silent_for: Duration::from_secs(3),

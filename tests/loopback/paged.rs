@@ -2,7 +2,10 @@
 //! memory, as the client puts it there on the CPU.
 
 use crate::harness::{Client, Server};
+use kvtide::paged::{SumFault, Summed, Wanted};
+use kvtide::reactor::Note;
 use kvtide_core::engine::Engine;
+use kvtide_core::names::InstanceId;
 use kvtide_core::wire::client::{Key, operation_frame};
 use kvtide_core::wire::msgpack::Writer;
 use kvtide_core::wire::operation::Operation;
@@ -11,6 +14,7 @@ use rustix::shm;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 
 /// `[NB, BS, C]` of u8: blocks of 4 slots of 24 bytes; a chunk has 16 tokens.
 const SHAPE: [u64; 3] = [12, 4, 24];
@@ -306,5 +310,38 @@ fn a_segment_that_is_cut_short_under_way_fails_its_copies_and_nobody_elses() {
     assert_eq!(other.lookup(1, "p"), b"\x01");
     assert!(other.transfer(Operation::Retrieve, "p", &[5, 6, 7, 8], 0));
     assert_eq!(whole.block(1, 5), whole.block(1, 1));
+    server.stop(kvtide::reactor::Signal::Terminate);
+}
+
+/// What sums over all blocks of an instance come to, block by block.
+fn sums(server: &Server<Engine>, instance: i64) -> Result<Summed, SumFault> {
+    let (tell, heard) = mpsc::channel();
+    let wanted = Wanted { blocks: (0..12).collect(), chunk_size: 1, layerwise: false };
+    let answer = Box::new(move |outcome| drop(tell.send(outcome)));
+    server.note(Note::Sum { instance: InstanceId(instance), wanted, answer });
+    heard.recv().expect("whoever asks is told")
+}
+
+#[test]
+fn blocks_are_summed_between_copies_and_only_while_their_engine_is_there() {
+    let server = Server::start();
+    let (cache, other) = (Cache::new(1), Cache::new(2));
+    let (mut worker, mut reader) = (Worker::new(&server, 1), Worker::new(&server, 2));
+    assert_eq!(sums(&server, 1), Err(SumFault::Unknown));
+    assert_eq!((worker.register(&cache), reader.register(&other)), (None, None));
+    assert!(worker.transfer(Operation::Store, "s", &[1, 2, 3, 4], 0));
+    assert_eq!(reader.lookup(1, "r"), b"\x01");
+    assert!(reader.transfer(Operation::Retrieve, "r", &[6, 5, 8, 7], 0));
+    let of = |instance| sums(&server, instance).expect("it is there").sums;
+    let (one, two) = (of(1), of(2));
+    assert_eq!((one[1], one[2], one[3], one[4]), (two[6], two[5], two[8], two[7]));
+    assert_ne!(one[0], two[0]);
+    ftruncate(&other.files[1], 7).expect("it is ours");
+    assert!(matches!(sums(&server, 2), Err(SumFault::Memory(_))));
+    worker.call(Operation::UnregisterKvCache, &[worker.instance.clone()]);
+    drop(reader);
+    server.until(|status| status.connections == 1);
+    assert_eq!(sums(&server, 1), Err(SumFault::Unknown));
+    assert_eq!(sums(&server, 2), Err(SumFault::Unknown));
     server.stop(kvtide::reactor::Signal::Terminate);
 }

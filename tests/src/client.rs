@@ -103,14 +103,37 @@ impl Client {
         child::run(command.args(arguments), RUN_TIME_MAX)
     }
 
-    /// Runs the peer's own bench client, engine-driven on CPU tensors (spec/transfer §6).
-    pub fn bench(&self, server: &Server, requests: u32) -> Result<Finished, String> {
+    /// Runs scenarios of server-driven transfer, whose names `only` is in; all where it is empty.
+    pub fn server_driven(
+        &self,
+        server: &Server,
+        only: &str,
+        stores: u32,
+    ) -> Result<Finished, String> {
+        let mut command = self.command();
+        command
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/client/server_driven.py"))
+            .args(["--url", &server.url(), "--http", &server.admin.to_string()])
+            .args(["--only", only, "--stores", &stores.to_string()]);
+        child::run(&mut command, RUN_TIME_MAX)
+    }
+
+    /// Runs the peer's own bench client on CPU tensors (spec/transfer §6): `mode` is
+    /// `engine_driven` or `lmcache_driven`. Between a store and its lookup it waits for `interval`
+    /// seconds.
+    pub fn bench(
+        &self,
+        server: &Server,
+        mode: &str,
+        requests: u32,
+        interval: &str,
+    ) -> Result<Finished, String> {
         let mut command = self.command();
         command
             .args(["-c", "from lmcache.cli.main import main; main()", "bench", "server"])
-            .args(["--mode", "cpu", "--transfer-mode", "engine_driven"])
+            .args(["--mode", "cpu", "--transfer-mode", mode])
             .args(["--kvcache-shape-spec", "(2,128,16,2,8):float16:4", "--num-tokens", "512"])
-            .args(["--start", "0", "--end", &requests.to_string(), "--interval", "0.05"])
+            .args(["--start", "0", "--end", &requests.to_string(), "--interval", interval])
             .args(["--rpc-url", &server.url(), "--url", &format!("http://{}", server.admin)]);
         child::run(&mut command, RUN_TIME_MAX)
     }

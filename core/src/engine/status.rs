@@ -5,7 +5,8 @@ use crate::engine::Engine;
 use crate::engine::adapters::operator::{AdapterStatus, Page};
 use crate::engine::clients::Mode;
 use crate::limits;
-use crate::names::{AdapterId, InstanceId, Layout};
+use crate::names::{AdapterId, Attachment, InstanceId, Layout};
+use crate::pages::Pages;
 use crate::time::Instant;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -51,6 +52,8 @@ pub struct InstanceStatus {
     pub world_size: u32,
     pub block_size: u32,
     pub layout: Layout,
+    /// How its memory is laid out, where the server copies.
+    pub pages: Option<Pages>,
     pub mode: Mode,
     pub pinged: bool,
     pub silent_for: core::time::Duration,
@@ -151,6 +154,11 @@ impl Engine {
         QuotaStatus { salt: salt.into(), limit_bytes, used_bytes: used_bytes.unwrap_or_default() }
     }
 
+    /// The memory that an instance has registered; None where it has not, or is not there.
+    pub fn attachment_of(&self, instance: InstanceId) -> Option<Attachment> {
+        Some(self.clients.find(instance)?.memory?.attachment)
+    }
+
     /// Every tenant that has a limit, for who wants no more than that.
     pub fn quotas(&self) -> Vec<QuotaStatus> {
         let used = self.adapters.bytes_by_salt(&self.l1);
@@ -189,6 +197,7 @@ impl Engine {
             world_size: instance.world_size,
             block_size: instance.block_size,
             layout: instance.layout,
+            pages: instance.memory.map(|memory| memory.pages),
             mode: instance.mode,
             pinged: instance.pinged,
             silent_for: self.now.since(instance.last_seen),

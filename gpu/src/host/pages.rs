@@ -10,7 +10,7 @@ use kvtide_core::event::AttachFault;
 use kvtide_core::front::paged::Source;
 use kvtide_core::pages::{Run, Shape};
 use rustix::fs::{FileType, Mode, fstat};
-use rustix::io::{Errno, preadv, pwritev, retry_on_intr};
+use rustix::io::{Errno, pread, preadv, pwritev, retry_on_intr};
 use rustix::shm;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -128,6 +128,25 @@ impl Segments {
                 // SAFETY: the caller keeps the object mapped, and every piece lies within the run's
                 // bytes of it, which were seen to lie inside.
                 done += unsafe { pieces.copy_some(direction, file, at + done, object) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `into` with what lies `page` bytes behind a tensor's first element.
+    pub fn read(&self, tensor: u32, page: u64, into: &mut [u8]) -> Result<(), CopyFault> {
+        let tensor = self.tensors.get(tensor as usize).ok_or(CopyFault::Outside)?;
+        let end = page.checked_add(into.len() as u64);
+        if end.is_none_or(|end| end > self.tensor_bytes) {
+            return Err(CopyFault::Outside);
+        }
+        let mut done = 0;
+        while done < into.len() {
+            let (file, at) = (&self.files[tensor.file], tensor.offset + page + done as u64);
+            let read = retry_on_intr(|| pread(file, &mut into[done..], at));
+            match read.map_err(CopyFault::System)? {
+                0 => return Err(CopyFault::Cut),
+                read => done += read,
             }
         }
         Ok(())

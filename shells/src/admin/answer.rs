@@ -84,6 +84,10 @@ impl Wrong {
 
 /// The place that an error names by line and column, as an offset.
 fn offset_of(error: &serde_json::Error, text: &[u8]) -> usize {
+    // What is missing is missing behind the end.
+    if error.is_eof() && pythons_words(error) == "Expecting value" {
+        return text.len();
+    }
     let lines = text.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1));
     let before: usize = lines.map(|line| line.len() + 1).sum();
     (before + error.column().saturating_sub(1)).min(text.len())
@@ -125,5 +129,6 @@ mod tests {
         assert_eq!(wrong("{nope"), (Some(1), name.clone()));
         assert_eq!(wrong("{\n nope"), (Some(3), name));
         assert_eq!(wrong("{\"a\": 1} x"), (Some(9), json!("Extra data")));
+        assert_eq!(wrong("{\"a\": [1,"), (Some(9), json!("Expecting value")));
     }
 }

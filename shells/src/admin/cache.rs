@@ -87,12 +87,16 @@ pub fn read_tier(value: &Value) -> Result<&'static str, Box<Wrong>> {
     })
 }
 
-/// The peer takes the usual spellings of yes and no.
 pub fn read_force(value: &Value) -> Result<bool, Box<Wrong>> {
+    read_truth("force", value)
+}
+
+/// The peer takes the usual spellings of yes and no.
+pub fn read_truth(name: &str, value: &Value) -> Result<bool, Box<Wrong>> {
     let wrong = |kind, message: &str| {
         Box::new(Wrong {
             kind,
-            location: json!(["body", "force"]),
+            location: json!(["body", name]),
             message: message.to_owned(),
             input: value.clone(),
             context: None,

@@ -2,12 +2,13 @@
 //! the reactor nor telemetry, and tests can stand in for both.
 
 use crate::object_key::ObjectKey;
+use crate::paged::{SumFault, Summed, Wanted as SumWanted};
 use crate::tiers::files::status::TierStatus;
 use kvtide_core::effect::OperatorAnswer;
 use kvtide_core::engine::Status;
 use kvtide_core::engine::adapters::operator::{AdapterStatus, Page};
 use kvtide_core::engine::status::QuotaStatus;
-use kvtide_core::names::AdapterId;
+use kvtide_core::names::{AdapterId, InstanceId};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -135,6 +136,17 @@ pub trait Reach: Send + Sync + 'static {
 
     /// Asks for a part of the list of what lies in one of them, likewise. None where it has left.
     fn objects(&self, wanted: Wanted, answer: Teller<Option<Page>>) -> Result<(), Unreachable>;
+
+    /// Asks for sums over the blocks of an engine whose memory the server knows. `answer` is called
+    /// once, on another thread perhaps; dropped where the server ends first.
+    fn sum(
+        &self,
+        _instance: InstanceId,
+        _wanted: SumWanted,
+        _answer: Teller<Result<Summed, SumFault>>,
+    ) -> Result<(), Unreachable> {
+        Err(Unreachable::Ended)
+    }
 
     /// Asks for a dump of the flight recorder. `answer` is called when it is written, or hears why
     /// there is none.

@@ -3,7 +3,7 @@
 
 use super::answer::{method_not_allowed, not_found, plain};
 use super::reach::{Reach, Teller, Unreachable, told};
-use super::{Options, Times, View, cache, debug, health, objects, quota};
+use super::{Options, Times, View, cache, checksums, debug, health, objects, quota};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{HOST, LOCATION};
@@ -73,6 +73,7 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/config/adapters", get(health::config_adapters))
         .route("/periodic-threads-health", get(health::periodic_threads_health))
         .route("/cache/clear", post(cache::clear))
+        .route("/cache/checksums", post(checksums::checksums))
         .route("/cache/objects", get(objects::list).delete(objects::delete))
         .route("/debug/dump", post(debug::dump))
         .route("/quota", get(quota::list))
@@ -168,6 +169,7 @@ const ROUTES: &[&str] = &[
     "/config/adapters",
     "/periodic-threads-health",
     "/cache/clear",
+    "/cache/checksums",
     "/cache/objects",
     "/debug/dump",
     "/quota",

@@ -3,7 +3,7 @@
 //! what only we know stands under `kvtide`.
 
 use super::reach::{ReactorSeen, Seen};
-use super::tiers;
+use super::{formats, tiers};
 use crate::cli::values::policy_name;
 use crate::tiers::files::status::TierStatus;
 use crate::tiers::spec::AdapterSpec;
@@ -13,7 +13,7 @@ use kvtide_core::engine::Status;
 use kvtide_core::engine::adapters::operator::AdapterStatus;
 use kvtide_core::engine::clients::Mode;
 use kvtide_core::engine::status::{InstanceStatus, RefusedRegistration};
-use kvtide_core::names::AdapterId;
+use kvtide_core::names::{AdapterId, InstanceId};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -33,6 +33,11 @@ impl View {
     /// Whether the operator has said that other servers see the same objects (`shared`).
     pub fn is_shared(&self, adapter: AdapterId) -> bool {
         self.adapters.get(usize::from(adapter.0)).is_some_and(|spec| spec.shared)
+    }
+
+    /// Whether no engine's memory is ever known.
+    pub fn is_engine_driven(&self) -> bool {
+        self.config.transfer_modes == TransferModes::EngineDriven
     }
 
     pub fn document(&self, seen: &Seen) -> Value {
@@ -59,16 +64,19 @@ impl View {
             "kv_events": self.kv_events(),
         });
         let map = document.as_object_mut().expect("it was just made as one");
+        let instances = engine.instances.iter();
         // A family that is not served omits its keys, as the peer's does.
-        if self.config.transfer_modes != TransferModes::EngineDriven {
-            map.insert("registered_gpu_ids".to_owned(), json!([]));
-            map.insert("cache_context_meta".to_owned(), json!({}));
+        if !self.is_engine_driven() {
+            let meta = instances
+                .clone()
+                .filter_map(|each| Some((each.id, formats::context(each, each.pages.as_ref()?))));
+            insert_family(map, ["registered_gpu_ids", "cache_context_meta"], meta);
         }
         if self.config.transfer_modes != TransferModes::ServerDriven {
-            let ids: Vec<i64> = engine.instances.iter().map(|instance| instance.id.0).collect();
-            let meta: Map<String, Value> = engine.instances.iter().map(instance).collect();
-            map.insert("registered_non_cuda_instance_ids".to_owned(), json!(ids));
-            map.insert("non_cuda_context_meta".to_owned(), json!(meta));
+            let meta = instances.filter(|each| each.pages.is_none());
+            let meta = meta.map(|each| (each.id, instance(each)));
+            let keys = ["registered_non_cuda_instance_ids", "non_cuda_context_meta"];
+            insert_family(map, keys, meta);
         }
         map.insert("kvtide".to_owned(), self.own(seen));
         document
@@ -220,14 +228,28 @@ impl View {
     }
 }
 
-fn instance(instance: &InstanceStatus) -> (String, Value) {
-    let meta = json!({
+/// The instances of one way of transfer: their ids, and what is told of each.
+fn insert_family(
+    map: &mut Map<String, Value>,
+    [ids_key, meta_key]: [&str; 2],
+    family: impl Iterator<Item = (InstanceId, Value)>,
+) {
+    let (mut ids, mut meta) = (Vec::new(), Map::new());
+    for (id, shown) in family {
+        ids.push(id.0);
+        meta.insert(id.0.to_string(), shown);
+    }
+    map.insert(ids_key.to_owned(), json!(ids));
+    map.insert(meta_key.to_owned(), json!(meta));
+}
+
+fn instance(instance: &InstanceStatus) -> Value {
+    json!({
         "model_name": instance.model,
         "world_size": instance.world_size,
         "block_size": instance.block_size,
         "use_mla": instance.layout.planes == 1,
-    });
-    (instance.id.0.to_string(), meta)
+    })
 }
 
 fn transfer(instance: &InstanceStatus) -> (String, Value) {

@@ -1,6 +1,7 @@
 //! A thread that copies: plans the runs of each object and has the kernel carry them out.
 
 use super::device::End;
+use super::sums::{Sum, Sums};
 use crate::arena::{Span, Window};
 use kvtide_core::effect::Direction;
 use kvtide_core::limits::RUNS_PER_OBJECT_MAX;
@@ -10,11 +11,20 @@ use kvtide_gpu::host::pages::{Object, Segments};
 use kvtide_lanes::lane::Consumer;
 use kvtide_lanes::mailbox::Sender;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// An engine's memory.
 pub struct Attached {
     pub segments: Segments,
     pub pages: Pages,
+    /// Let go: whoever still sums it stops.
+    pub gone: AtomicBool,
+}
+
+/// What a lane is given to do.
+pub enum Work {
+    Copy(Arc<Attached>, Order),
+    Sum(Box<Sum>),
 }
 
 /// One `Effect::Copy`.
@@ -36,10 +46,21 @@ pub struct Copied {
     pub whole: bool,
 }
 
-pub fn work(mut orders: Consumer<(Arc<Attached>, Order)>, endings: Sender<End>, window: &Window) {
-    let (mut taken, mut runs) = (Vec::new(), Vec::new());
-    while orders.wait(&mut taken) {
-        for (attached, order) in taken.drain(..) {
+pub fn work(mut given: Consumer<Work>, endings: Sender<End>, window: &Window) {
+    let (mut taken, mut runs, mut sums) = (Vec::new(), Vec::new(), Sums::default());
+    loop {
+        let more = match sums.is_empty() {
+            true => given.wait(&mut taken),
+            false => given.take(&mut taken),
+        };
+        for work in taken.drain(..) {
+            let (attached, order) = match work {
+                Work::Copy(attached, order) => (attached, order),
+                Work::Sum(sum) => {
+                    sums.add(sum);
+                    continue;
+                }
+            };
             let whole = order.carry_out(&attached, window, &mut runs);
             // There is room for as many endings as can be in flight; a reactor that is gone wants
             // none.
@@ -47,6 +68,11 @@ pub fn work(mut orders: Consumer<(Arc<Attached>, Order)>, endings: Sender<End>, 
                 return;
             }
         }
+        if !more {
+            return;
+        }
+        // A little of it, so that copies do not wait for sums.
+        sums.go_on();
     }
 }
 

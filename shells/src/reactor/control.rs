@@ -59,6 +59,10 @@ impl<E: Desk> Reactor<E> {
                 Note::Operator { ask, answer } => self.operate(&ask, answer),
                 Note::Delete { keys, how, answer } => self.delete_all(keys, how, answer),
                 Note::Look(look) => look(&self.shared.door.engine, &self.status()),
+                Note::Sum { instance, wanted, answer } => {
+                    let attachment = self.shared.door.engine.attachment_of(instance);
+                    self.pager.sum(attachment, wanted, answer);
+                }
                 Note::Dump(tell) => self.dump(tell),
                 Note::Stop(signal) => self.stop(signal),
             }

@@ -6,11 +6,12 @@ use super::signals::Signal;
 use super::status::ReactorStatus;
 use crate::arena::PoolNews;
 use crate::object_key::ObjectKey;
+use crate::paged::{SumTeller, Wanted};
 use crate::record::DumpTeller;
 use crate::tiers::Opened;
 use kvtide_core::effect::OperatorAnswer;
 use kvtide_core::event::OperatorAsk;
-use kvtide_core::names::AdapterId;
+use kvtide_core::names::{AdapterId, InstanceId};
 use std::io;
 
 /// One letter to the reactor.
@@ -28,6 +29,8 @@ pub enum Note<E> {
     Tier { opened: Box<Opened>, answer: TierTeller },
     /// Somebody wants to look at the state.
     Look(Look<E>),
+    /// Somebody wants sums over an engine's blocks. The teller is called once, on a lane or here.
+    Sum { instance: InstanceId, wanted: Wanted, answer: SumTeller },
     /// Write down the last minute. The teller is called once, on another thread or here.
     Dump(DumpTeller),
     /// The server shall end as if it had been sent this signal.

@@ -18,7 +18,7 @@ use kvtide_core::front::paged::Memory;
 use kvtide_core::limits::{
     BUFFER_BUDGET_BYTES, INPUT_BYTES_PER_TURN, REQUEST_CHUNKS_MAX, REQUESTS_MAX,
 };
-use kvtide_core::names::{Connection, L2Key, Reply, Ticket};
+use kvtide_core::names::{Attachment, Connection, InstanceId, L2Key, Reply, Ticket};
 use kvtide_core::time::Instant;
 use kvtide_core::wire::answer::Context;
 use smallvec::SmallVec;
@@ -36,6 +36,11 @@ pub trait Desk {
     /// something of lower tiers.
     fn l2_name(&self, key: &L2Key) -> ObjectName<'_> {
         unreachable!("nobody here names {key:?}")
+    }
+
+    /// The memory that an instance has registered.
+    fn attachment_of(&self, _instance: InstanceId) -> Option<Attachment> {
+        None
     }
 
     /// Tells again every name that facts use by number, after facts were lost.
@@ -56,6 +61,10 @@ impl Desk for Engine {
 
     fn l2_name(&self, key: &L2Key) -> ObjectName<'_> {
         Engine::l2_name(self, key)
+    }
+
+    fn attachment_of(&self, instance: InstanceId) -> Option<Attachment> {
+        Engine::attachment_of(self, instance)
     }
 
     fn retell(&mut self, out: &mut Outbox) {

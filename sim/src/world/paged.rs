@@ -302,7 +302,7 @@ impl World {
             self.bench.move_block(&carried.copying, step)?;
         }
         carried.done = more;
-        let is_over = more >= last && !(carried.hangs && !self.is_healing);
+        let is_over = more >= last && (!carried.hangs || self.is_healing);
         if !is_over {
             let mut delay = self.latency() + Duration::from_micros(1);
             if carried.hangs {

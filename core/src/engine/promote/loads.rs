@@ -371,7 +371,8 @@ impl Promote {
         if planted!(turn.config, 44) {
             return;
         }
-        if is_given_up && (planted!(turn.config, 41) || planted!(turn.config, 45)) {
+        let (one, other) = (planted!(turn.config, 41), planted!(turn.config, 45));
+        if is_given_up && (one || other) {
             return;
         }
         adapters.unhold(load.adapter, load.entry);

@@ -185,10 +185,10 @@ impl Catalog {
         }
         let is_open = self.found.take(&mut self.taken);
         self.waiting.extend(self.taken.drain(..));
-        while let Some(ScanNews::Known(known)) =
-            self.waiting.pop_front_if(|news| matches!(news, ScanNews::Known(_)))
-        {
-            self.known(known);
+        while matches!(self.waiting.front(), Some(ScanNews::Known(_))) {
+            if let Some(ScanNews::Known(known)) = self.waiting.pop_front() {
+                self.known(known);
+            }
         }
         match self.waiting.pop_front() {
             Some(ScanNews::Known(known)) => self.known(known),

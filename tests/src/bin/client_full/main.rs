@@ -2,10 +2,11 @@
 //! release binary. Part of `.ci/run`, not of `cargo test`.
 //!
 //! Scenarios `pickle` and `engine` (vLLM's own adapters) run on a server with a shared pool and on
-//! one with private memory, where every byte travels in the messages; the peer's bench client runs
-//! once. Then the peer's own server shares folders of objects with ours. The closing line counts
-//! runs, and the exit status is 1 when one failed. A word as argument runs only those whose names
-//! contain it.
+//! one with private memory, where every byte travels in the messages; so do those of server-driven
+//! transfer, where the server moves them itself, and the peer's bench client in both modes. Then the
+//! peer's own server shares folders of objects with ours, and answers over HTTP what ours does. The
+//! closing line counts runs, and the exit status is 1 when one failed. A word as argument runs only
+//! those whose names contain it.
 
 mod peer;
 
@@ -19,20 +20,31 @@ use std::process::ExitCode;
 /// What one run does with a server, and how it shows that it did.
 enum Task {
     Scenario(&'static str),
-    /// Requests that the bench client makes: each is stored, found, read back and compared.
-    Bench(u32),
+    /// All scenarios of server-driven transfer. One of them stores so often, and looks up each
+    /// object at once.
+    ServerDriven(u32),
+    /// Requests that the bench client makes in a mode of transfer: each is stored, found, read back
+    /// and compared.
+    Bench(&'static str, u32),
 }
 
 const SHARED: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU"];
 const PRIVATE: &[&str] = &["--l1-size-gb", "0.5", "--eviction-policy", "LRU", "--isolated-ipc"];
+/// For engines whose memory the server copies.
+const LANES: &[&str] = &["--copy-lanes", "2"];
+const SHORT_CHUNKS: &[&str] = &["--copy-lanes", "2", "--chunk-size", "16"];
 
-const RUNS: &[(&str, &[&str], Task)] = &[
-    ("pickle, shared pool", SHARED, Task::Scenario("pickle")),
-    ("pickle, private memory", PRIVATE, Task::Scenario("pickle")),
-    ("engine, shared pool", SHARED, Task::Scenario("engine")),
-    ("engine, private memory", PRIVATE, Task::Scenario("engine")),
-    ("bench, shared pool", SHARED, Task::Bench(8)),
-    ("bench, private memory", PRIVATE, Task::Bench(8)),
+const RUNS: &[(&str, [&[&str]; 2], Task)] = &[
+    ("pickle, shared pool", [SHARED, &[]], Task::Scenario("pickle")),
+    ("pickle, private memory", [PRIVATE, &[]], Task::Scenario("pickle")),
+    ("engine, shared pool", [SHARED, &[]], Task::Scenario("engine")),
+    ("engine, private memory", [PRIVATE, &[]], Task::Scenario("engine")),
+    ("bench, shared pool", [SHARED, &[]], Task::Bench("engine_driven", 8)),
+    ("bench, private memory", [PRIVATE, &[]], Task::Bench("engine_driven", 8)),
+    ("server-driven, shared pool", [SHARED, SHORT_CHUNKS], Task::ServerDriven(2_000)),
+    ("server-driven, private memory", [PRIVATE, SHORT_CHUNKS], Task::ServerDriven(2_000)),
+    ("server-driven bench, shared pool", [SHARED, LANES], Task::Bench("lmcache_driven", 8)),
+    ("server-driven bench, private memory", [PRIVATE, LANES], Task::Bench("lmcache_driven", 8)),
 ];
 
 fn main() -> ExitCode {
@@ -63,7 +75,7 @@ fn main() -> ExitCode {
         }
     };
     for (name, arguments, task) in RUNS {
-        play(name, &|| run(&client, &binary, arguments, task));
+        play(name, &|| run(&client, &binary, &arguments.concat(), task));
     }
     for (name, run) in peer::RUNS {
         play(name, &|| peer::run(&client, &binary, *run));
@@ -76,7 +88,12 @@ fn run(client: &Client, binary: &Path, arguments: &[&str], task: &Task) -> Resul
     let server = Server::start(binary, arguments)?;
     let finished = match task {
         Task::Scenario(name) => client.drive(&server, name)?,
-        Task::Bench(requests) => client.bench(&server, *requests)?,
+        Task::ServerDriven(stores) => client.server_driven(&server, "", *stores)?,
+        // The server answers a store when its objects are there, so nobody has to wait for them.
+        Task::Bench("lmcache_driven", requests) => {
+            client.bench(&server, "lmcache_driven", *requests, "0")?
+        }
+        Task::Bench(mode, requests) => client.bench(&server, mode, *requests, "0.05")?,
     };
     println!("{}", tail(&finished.output, 60));
     if let Err(why) = judge(&finished, task) {
@@ -101,7 +118,11 @@ fn judge(finished: &Finished, task: &Task) -> Result<(), String> {
         // A scenario that this install cannot run says so and ends with 0: not good enough here.
         Task::Scenario(_) if count(" passed, 0 failed  [") != 1 => Err("no verdict".to_string()),
         Task::Scenario(_) => Ok(()),
-        Task::Bench(requests) => {
+        Task::ServerDriven(_) if count("server-driven: 8 scenarios, 0 failures") != 1 => {
+            Err("no verdict".to_string())
+        }
+        Task::ServerDriven(_) => Ok(()),
+        Task::Bench(_, requests) => {
             let matches = count("CHECKSUM MATCH OK");
             if matches == *requests as usize && count("2/2 chunks hit") == matches {
                 Ok(())

@@ -1,6 +1,8 @@
 //! The peer's own server, unmodified, and ours over one folder of objects: what one has written the
-//! other reads, and both at once store and delete there without a wrong byte.
+//! other reads, and both at once store and delete there without a wrong byte. And what it says over
+//! HTTP of an engine whose memory it has opened, by the same scenarios that ours is tested with.
 
+use kvtide_tests::child::tail;
 use kvtide_tests::client::Client;
 use kvtide_tests::load::{self, Tally};
 use kvtide_tests::server::Server;
@@ -16,6 +18,8 @@ pub enum Run {
     Unaligned,
     /// Both at once, on the same objects.
     AtOnce { tier: &'static str },
+    /// A scenario of `server_driven.py`, which then holds what the peer answers.
+    Answers { scenario: &'static str },
 }
 
 pub const RUNS: &[(&str, Run)] = &[
@@ -26,6 +30,8 @@ pub const RUNS: &[(&str, Run)] = &[
     ("peer, unaligned", Run::Unaligned),
     ("peer, fs at once", Run::AtOnce { tier: "fs" }),
     ("peer, fs_native at once", Run::AtOnce { tier: "fs_native" }),
+    ("peer, checksums of memory", Run::Answers { scenario: "checksums" }),
+    ("peer, status of memory", Run::Answers { scenario: "status" }),
 ];
 
 struct Bed<'a> {
@@ -54,6 +60,16 @@ const THEIRS: &[&str] = &[
     "--no-l1-use-lazy",
     "--shm-name",
 ];
+const THEIRS_SERVER_DRIVEN: &[&str] = &[
+    "--l1-size-gb",
+    "0.25",
+    "--eviction-policy",
+    "LRU",
+    "--chunk-size",
+    "16",
+    "--supported-transfer-mode",
+    "lmcache_driven",
+];
 const UNALIGNED: &str = "--layers 1 --hidden 5";
 
 pub fn run(client: &Client, binary: &Path, run: Run) -> Result<(), String> {
@@ -76,6 +92,7 @@ pub fn run(client: &Client, binary: &Path, run: Run) -> Result<(), String> {
             bed.first_one_then_the_other(UNALIGNED, (false, &ours), (true, &theirs))
         }
         Run::AtOnce { tier } => bed.at_once(&bed.spec(tier, "both", true)),
+        Run::Answers { scenario } => bed.answers(scenario),
     }
 }
 
@@ -94,12 +111,26 @@ impl Bed<'_> {
         }
         // A name of its own each time: what cleans up behind one that has ended removes it late.
         let name = format!("kvtide_test_peer_{}_{}", std::process::id(), count());
+        self.start_theirs(&[THEIRS, &[&name], &tier].concat())
+    }
+
+    fn start_theirs(&self, arguments: &[&str]) -> Result<Server, String> {
         let launch = || {
             let mut command = self.client.command();
             command.args(["-c", "from lmcache.cli.main import main; main()"]);
             command
         };
-        Server::start_by(&launch, &[THEIRS, &[&name], &tier].concat())
+        Server::start_by(&launch, arguments)
+    }
+
+    fn answers(&self, scenario: &str) -> Result<(), String> {
+        let server = self.start_theirs(THEIRS_SERVER_DRIVEN)?;
+        let finished = self.client.server_driven(&server, scenario, 0)?;
+        println!("{}", tail(&finished.output, 60));
+        if finished.code != 0 || finished.out_of_time {
+            return Err(format!("it ended with {}; it says:\n{}", finished.code, server.log()));
+        }
+        stop(server)
     }
 
     fn load(&self, server: &Server, words: &str) -> Result<Tally, String> {
