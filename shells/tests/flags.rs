@@ -77,6 +77,7 @@ const FLAGS: &[(&str, &[Bad])] = &[
     ("max-gpu-workers", &[Usage("0"), Usage("-1"), Usage("x")]),
     ("max-cpu-workers", &[Usage("0"), Usage("-1"), Usage("x")]),
     ("grpc-server-workers", &[Usage("0"), Usage("-1"), Usage("x")]),
+    ("copy-lanes", &[Usage("0"), Usage("9"), Usage("-1"), Usage("x")]),
     ("null-block-id", &[Usage("x"), Usage("0.5")]),
     ("separate-object-groups", &[Switch]),
     ("no-separate-object-groups", &[Switch]),
