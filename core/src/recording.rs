@@ -53,6 +53,7 @@ pub mod secret;
 
 mod bytes;
 mod chunks;
+mod kinds;
 mod models;
 mod tiers;
 

@@ -237,9 +237,7 @@ impl<E: Desk> Reactor<E> {
         self.take_notes();
         self.wind_up();
         self.carry_out();
-        // What nobody wanted of what came with requests.
-        self.shared.memories.clear();
-        self.shared.events.clear();
+        self.shared.forget_unwanted();
         self.write();
         self.sweep();
         self.submit_to_tiers();

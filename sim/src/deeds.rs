@@ -164,12 +164,7 @@ impl Stage {
                 }
                 return Ok(());
             }
-            Deed::Read { reply } => {
-                for lent in self.lent.get(reply).into_iter().flatten() {
-                    self.bench.memory.check(lent.place, lent.object)?;
-                }
-                return Ok(());
-            }
+            Deed::Read { reply } => return self.read(reply),
             Deed::Asked { reply, call, sense } => {
                 let may_be_unfair = match sense {
                     Sense::Plain => false,
@@ -225,6 +220,11 @@ impl Stage {
             Deed::Other(input) => input.clone(),
         };
         self.feed(&input)
+    }
+
+    fn read(&self, reply: &Reply) -> Result<(), String> {
+        let mut lent = self.lent.get(reply).into_iter().flatten();
+        lent.try_for_each(|lent| self.bench.memory.check(lent.place, lent.object))
     }
 
     /// Nobody stores from blocks into which nothing was computed, or which a copy may be writing.

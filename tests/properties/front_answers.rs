@@ -268,8 +268,7 @@ fn block_ids_are_one_list_and_skips_are_no_debts() {
     let key = frame(&key());
     let event: &[u8] = b"\xc4\x00";
     let store = |blocks: &[u8]| send(&[6], &[&key, &[7], blocks, event]);
-    let retrieve =
-        |blocks: &[u8], skip: &[u8]| send(&[7], &[&key, &[7], blocks, event, skip]);
+    let retrieve = |blocks: &[u8], skip: &[u8]| send(&[7], &[&key, &[7], blocks, event, skip]);
     let range = keyed(Operation::PrepareStore, &self::key()).0.replace("PrepareStore ", "");
     assert_eq!(store(b"\x91\x92\x01\x05"), ok(&format!("Store {range} [1, 5]")));
     assert_eq!(store(b"\x91\x90"), ok(&format!("Store {range} []")));

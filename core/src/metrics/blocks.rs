@@ -1,5 +1,5 @@
-//! The life of sampled blocks in engines' own memory: rows 29 to 31 of spec/metrics, by the rules of
-//! its §3.7.
+//! The life of sampled blocks in engines' own memory: rows 29 to 31 of spec/metrics, by the rules
+//! of its §3.7.
 //!
 //! ```text
 //!              same tokens, another request

@@ -233,9 +233,7 @@ impl<N: Naming> Folder<'_, N> {
             }
             Fact::WriteReserved { keys }
             | Fact::WriteFinished { keys }
-            | Fact::Accessed { keys } => {
-                self.keys(*keys, 0, part);
-            }
+            | Fact::Accessed { keys } => self.keys(*keys, 0, part),
             Fact::WriteAborted { keys, why } => self.keys(*keys, *why as u32, part),
             Fact::WriteRefused { keys, why } => self.keys(*keys, *why as u32, part),
             Fact::StoreFinished { stored, failed } => self.keys(*stored, *failed, part),

@@ -15,6 +15,8 @@ use super::bytes::{Fault, Input, Malformed, Write};
 use super::chunks::{Known, Told};
 use super::digest::{number_of, refusal_of};
 use super::header::nanos;
+pub use super::kinds::KINDS;
+pub(super) use super::kinds::{FINISH, SCANNED, TOKENS};
 use super::models::Models;
 use super::paged::{self, ALLOCATED, ATTACH_ENDED, COPY_ENDED, REGISTER_PAGED, RETRIEVE};
 use super::secret::Naming;
@@ -76,57 +78,6 @@ pub(super) fn kind_of(event: &Event<'_>) -> u8 {
         Event::ScrubEnded { .. } => 33,
     }
 }
-
-/// By number. 23 and 24 are no events: the end of the server, and tokens.
-pub const KINDS: [&str; 42] = [
-    "",
-    "tick",
-    "connection ended",
-    "send ended",
-    "receive ended",
-    "arena grown",
-    "operator: clear",
-    "operator: quota set",
-    "operator: quota remove",
-    "register",
-    "register refused",
-    "unregister",
-    "ping",
-    "lookup",
-    "query prefetch",
-    "wait prefetch",
-    "free lookup locks",
-    "end session",
-    "prepare store",
-    "commit store",
-    "prepare retrieve",
-    "commit retrieve",
-    "clear",
-    "finish",
-    "tokens",
-    "adapter added",
-    "adapter scanned",
-    "adapter scan ended",
-    "probe ended",
-    "store ended",
-    "load ended",
-    "delete ended",
-    "digest ended",
-    "scrub ended",
-    "operator: adapter remove",
-    "operator: delete",
-    "register memory",
-    "store",
-    "retrieve",
-    "attach ended",
-    "copy ended",
-    "blocks allocated",
-];
-/// `Engine::finish`.
-pub(super) const FINISH: u8 = 23;
-pub(super) const TOKENS: u8 = 24;
-/// `Event::AdapterScanned`.
-pub(super) const SCANNED: u8 = 26;
 
 /// The writer's side.
 pub(super) struct Writing<'a, N> {

@@ -198,6 +198,12 @@ impl<E: Desk> Shared<E> {
         }
     }
 
+    /// What came with this turn's requests and nobody has wanted.
+    pub fn forget_unwanted(&mut self) {
+        self.memories.clear();
+        self.events.clear();
+    }
+
     /// Records the tokens of a question that was just put, where they are wanted.
     pub fn record_tokens(&mut self, request: &str) {
         let now = self.door.clock.now();
