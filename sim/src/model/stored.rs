@@ -62,7 +62,11 @@ impl Model {
                     let bytes = layout.unwrap_or_default();
                     let has = Has::found(bytes);
                     tier.barred.remove(name);
-                    tier.has.entry(name.clone()).or_insert(has);
+                    let has = tier.has.entry(name.clone()).or_insert(has);
+                    // Of what a probe has told nobody may have heard, and this tells no seal.
+                    if *end == StoreEnd::Present && has.is_probed {
+                        has.sealed = None;
+                    }
                 }
                 StoreEnd::Failed => {}
             },
