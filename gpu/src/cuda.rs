@@ -1,8 +1,8 @@
 //! The CUDA driver: cards, memory that other processes export, streams, events and copies.
 //!
-//! [`probe`] says in one sentence why there is no driver, or gives a [`Driver`]. A [`Card`] is found
-//! by its uuid. An engine's tensors become [`Region`]s, host memory becomes [`Pinned`], and an
-//! [`Instance`] copies between the two on a stream for each direction.
+//! [`probe`] says in one sentence why there is no driver, or gives a [`Driver`]. A [`Card`] is
+//! found by its uuid. An engine's tensors become [`Region`]s, host memory becomes [`Pinned`], and
+//! an [`Instance`] copies between the two on a stream for each direction.
 //!
 //! Its one invariant: no address is made of a number that a peer sent before that number was
 //! checked against memory that is open, and no memory is let go while a ticket is in flight on it.

@@ -1,10 +1,10 @@
 //! One engine worker's share: its storages, a stream for each direction, the events that tell it
 //! when copies are done, and the tickets that are in flight.
 //!
-//! A ticket ends once, in one of two ways. The usual: a host function behind its copies names it to
-//! the sink, and whoever listens calls [`Instance::end`]. After an error that ends the whole context
-//! the driver calls no host function any more, so [`Instance::poll`] asks after the oldest event of
-//! each direction, and an error fails everything that is in flight.
+//! A ticket ends once, in one of two ways. The usual: a host function behind its copies names it
+//! to the sink, and whoever listens calls [`Instance::end`]. After an error that ends the whole
+//! context the driver calls no host function any more, so [`Instance::poll`] asks after the oldest
+//! event of each direction, and an error fails everything that is in flight.
 
 use super::copy::{Copier, Direction, Work};
 use super::event::{EventForm, EventHandle, Ring, Waited};
@@ -274,19 +274,20 @@ impl Instance {
         let calls = self.card.bind()?;
         let mut silent = Vec::new();
         for (queue, stream) in self.queues.iter().zip(&self.parts.streams) {
-            let flights = || queue.iter().filter_map(|slot| self.flights[*slot].as_ref());
-            if let Some((slot, oldest)) = queue.front().copied().zip(flights().next()) {
-                // Which of the two is done does not matter here; an error does.
-                let recorded = oldest.recorded;
-                if recorded {
-                    self.parts.ring.done(calls, slot)?
-                } else {
-                    stream.idle(calls)?
-                };
-            }
-            let mut untold = flights().filter(|flight| !flight.told).peekable();
-            if untold.peek().is_some() && stream.idle(calls)? {
-                silent.extend(untold.map(|flight| flight.ticket));
+            let flights = || {
+                let flight = |slot: &usize| Some((*slot, self.flights[*slot].as_ref()?));
+                queue.iter().filter_map(flight)
+            };
+            // By its own event, or, where that was not recorded, when the whole stream is done.
+            let done = |(slot, flight): (usize, &Flight)| {
+                if flight.recorded { self.parts.ring.done(calls, slot) } else { stream.idle(calls) }
+            };
+            // Whether the oldest is done does not matter here; an error of the context does.
+            flights().next().map_or(Ok(true), done)?;
+            for (slot, flight) in flights().filter(|(_, flight)| !flight.told) {
+                if done((slot, flight))? {
+                    silent.push(flight.ticket);
+                }
             }
         }
         Ok(silent)
@@ -314,9 +315,8 @@ impl Drop for Instance {
             return;
         }
         let synchronized = self.card.bind().and_then(|calls| {
-            let [store, load] = &self.parts.streams;
-            store.synchronize(calls)?;
-            load.synchronize(calls)
+            let [store, load] = self.parts.streams.each_ref().map(|each| each.synchronize(calls));
+            store.and(load)
         });
         // In a broken context a host function may be at work, unseen; its note stays.
         if synchronized.is_ok() && self.broken.is_none() {

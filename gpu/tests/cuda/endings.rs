@@ -142,12 +142,17 @@ fn a_ticket_that_nobody_will_name_is_found_by_asking() {
     let mut server = Server::open(&card, &engine, SPEC);
     engine.fill(0, 0, BYTES, 1);
     let event = engine.record();
-    fake.fail("cuLaunchHostFunc", 1, 2);
-    fake.fail("cuEventRecord", 1, 2);
-    let (ticket, submitted) = server.submit(Direction::Store, &event, &WORK);
-    assert_eq!(submitted.event, None);
     let failed = Failed { call: "cuLaunchHostFunc", code: 2 };
-    assert_eq!(poll(&mut server), [(ticket, Outcome::Failed(failed))]);
+    // Found by its event, and by the whole stream where there is no event either.
+    for recorded in [true, false] {
+        fake.fail("cuLaunchHostFunc", 1, 2);
+        if !recorded {
+            fake.fail("cuEventRecord", 1, 2);
+        }
+        let (ticket, submitted) = server.submit(Direction::Store, &event, &WORK);
+        assert_eq!(submitted.event.is_some(), recorded);
+        assert_eq!(poll(&mut server), [(ticket, Outcome::Failed(failed))]);
+    }
     assert!(server.memory.read(0, 4096) == pattern(1, 4096), "ended when the copy was done");
     server.close();
     engine.finish();
@@ -170,6 +175,7 @@ fn a_producer_event_that_cannot_be_used_refuses_the_ticket() {
     }
     let answer = server.instance().submit(9, Direction::Store, &[7; 64], &WORK);
     assert!(matches!(answer, Err(Refused::Failed(_))), "no handle at all: {answer:?}");
+    engine.ask("make number");
     let number = bytes_of(&engine.ask("number"));
     let answer = server.instance().submit(9, Direction::Store, &number, &WORK);
     assert_eq!(answer, Err(Refused::NoNumbers));

@@ -109,6 +109,7 @@ fn check(code: u32) {
     assert_eq!(code, 0, "a call of the engine");
 }
 
+#[derive(Default)]
 struct Work {
     stream: usize,
     allocations: Vec<u64>,
@@ -116,6 +117,8 @@ struct Work {
     buffers: Vec<Box<[u8]>>,
     events: Vec<usize>,
     opened: Vec<u64>,
+    /// The handle of the memory for numbers, and the last one written.
+    number: (String, u64),
 }
 
 fn serve(path: &Path) {
@@ -127,8 +130,7 @@ fn serve(path: &Path) {
     check(gate::cuCtxSetCurrent(context));
     let mut stream = 0;
     check(stream::cuStreamCreate(&mut stream, 1));
-    let (allocations, buffers) = (Vec::new(), Vec::new());
-    let mut work = Work { stream, allocations, buffers, events: Vec::new(), opened: Vec::new() };
+    let mut work = Work { stream, ..Work::default() };
     for line in BufReader::new(socket).lines() {
         let line = line.expect("the server speaks in lines");
         let words: Vec<&str> = line.split(' ').collect();
@@ -185,7 +187,8 @@ impl Work {
                 let opened = self.open_event(event);
                 event::cuEventQuery(opened).to_string()
             }
-            ["number"] => self.number(),
+            ["make", "number"] => self.make_number(),
+            ["number"] => self.write_number(),
             ["set", name, value] => {
                 let name = std::ffi::CString::new(*name).expect("no zero in it");
                 control::fakecuda_set(name.as_ptr(), number(value));
@@ -260,13 +263,23 @@ impl Work {
         (opened + word(65), word(73))
     }
 
-    /// An event in isolated form: a number in memory of the engine, written behind its work.
-    fn number(&mut self) -> String {
-        let exported = bytes_of(&self.allocate(64));
+    /// Memory for an event in isolated form. It is zero before anybody hears of it, or who waits
+    /// for a number would find a higher one there already.
+    fn make_number(&mut self) -> String {
+        self.number = (self.allocate(64), self.number.1);
         let address = *self.allocations.last().expect("allocated a line above");
         check(stream::cuMemsetD8Async(address, 0, 64, self.stream));
-        check(stream::cuStreamWriteValue64_v2(self.stream, address + 16, 5, 0));
-        hex(&[&[1][..], &exported, &16_u64.to_be_bytes(), &5_u64.to_be_bytes()].concat())
+        check(stream::cuStreamSynchronize(self.stream));
+        "made".to_string()
+    }
+
+    /// The event: a number written behind all work so far.
+    fn write_number(&mut self) -> String {
+        let (exported, number) = (bytes_of(&self.number.0), self.number.1 + 1);
+        self.number.1 = number;
+        let address = *self.allocations.last().expect("made before") + 16;
+        check(stream::cuStreamWriteValue64_v2(self.stream, address, number, 0));
+        hex(&[&[1][..], &exported, &16_u64.to_be_bytes(), &number.to_be_bytes()].concat())
     }
 
     fn finish(&mut self) -> String {

@@ -72,6 +72,12 @@ fn reasons_are_sentences_and_nothing_panics() {
 fn a_missing_symbol_is_named_if_it_is_needed_and_else_done_without() {
     let path = folder_without("cuMemcpyBatchAsync");
     assert_eq!(probed(&path, &[]), "driver 12080, batch: false, cards: 1");
+    // A whole exchange with an engine, on that driver.
+    let mut command = again("transfer::what_is_stored_comes_back_and_neighbours_stay", &path);
+    let output = command.env("KVTIDE_FAKE_LIBRARY", path.join("libcuda.so.1")).output();
+    let output = output.expect("this program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
     std::fs::remove_dir_all(path).expect("made above");
     let path = folder_without("cuLaunchHostFunc");
     assert_eq!(probed(&path, &[]), "the CUDA driver lacks cuLaunchHostFunc, which is needed");

@@ -25,7 +25,11 @@ pub struct Fake {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// Beside the tests, or a changed copy that another process made for this one.
 pub fn library_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("KVTIDE_FAKE_LIBRARY") {
+        return path.into();
+    }
     let program = std::env::current_exe().expect("a test knows its program");
     program.with_file_name("libkvtide_fake_cuda.so")
 }
