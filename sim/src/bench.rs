@@ -5,14 +5,16 @@ mod answers;
 mod counts;
 mod judge;
 mod news;
+mod paged;
 mod promises;
 mod restart;
 mod rules;
 mod tiercounts;
 mod tiers;
 
-use crate::calls::{Call, Range};
-use crate::model::{Key, Model, News, ObjectNumber, Removed, Scope, Transfer};
+use crate::calls::{Call, Paged, Range};
+use crate::devices::Devices;
+use crate::model::{Due, Key, Model, News, ObjectNumber, Removed, Scope, Transfer};
 use crate::model::{Turn, Use};
 use crate::orders::Ending;
 use crate::orders::{Found, Order};
@@ -23,13 +25,17 @@ use kvtide_core::config::Config;
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
 use kvtide_core::engine::audit::Scratch;
 use kvtide_core::engine::{Alarm, Engine};
-use kvtide_core::event::{Event, OperatorAsk, Scanned};
+use kvtide_core::event::{AttachFault, Event, OperatorAsk, Scanned};
 use kvtide_core::fact::{Fact, FactKey};
 use kvtide_core::limits;
-use kvtide_core::names::{AdapterId, ChunkHash, Connection, Layout, Operator, Place, Reply};
+use kvtide_core::names::{
+    AdapterId, Attachment, ChunkHash, Connection, Layout, Operator, Place, Reply,
+};
 use kvtide_core::names::{ScopeId, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::Instant;
+pub use paged::Copying;
+use paged::Owed;
 use rules::{over, rules};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -43,6 +49,12 @@ pub enum Seen {
     Sending { reply: Reply, ticket: Ticket, slots: Vec<Lent>, with_slots: bool },
     /// `Event::ReceiveEnded` is owed.
     Receiving { reply: Reply, ticket: Ticket, slots: Vec<Lent>, chunks: u32 },
+    /// Memory is to be attached; `Event::AttachEnded` is owed.
+    Attaching { attachment: Attachment, reply: Reply, paged: Paged },
+    /// Memory is let go as soon as no copy uses it.
+    Detached { attachment: Attachment },
+    /// `Event::CopyEnded` is owed.
+    Copying(Box<Copying>),
     /// A lower tier has something to do; it may owe an ending.
     Ordered(Order),
 }
@@ -76,6 +88,7 @@ struct Open {
 
 pub struct Bench {
     engine: Engine,
+    pub devices: Devices,
     out: Outbox,
     pub model: Model,
     pub memory: Memory,
@@ -86,6 +99,15 @@ pub struct Bench {
     places: BTreeMap<ObjectNumber, Place>,
     open: BTreeMap<Reply, Open>,
     ended: BTreeSet<Connection>,
+    /// The request of the event at hand.
+    asked: Option<Reply>,
+    /// What the attach that the event at hand has ended is due.
+    due: Option<Due>,
+    was_due: Option<Due>,
+    attaching: Option<Attachment>,
+    fault: Option<AttachFault>,
+    attached: BTreeMap<Attachment, Paged>,
+    copying: BTreeMap<Ticket, Owed>,
     /// Waits without an answer.
     parked: BTreeSet<Reply>,
     replies: u32,
@@ -117,6 +139,7 @@ impl Bench {
         Bench {
             memory: Memory::new(config.l1_bytes, config.incarnation),
             ledger: Ledger::default(),
+            devices: Devices::default(),
             align_bytes: config.l1_align_bytes,
             engine: Engine::new(config),
             out: Outbox::default(),
@@ -127,6 +150,13 @@ impl Bench {
             places: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: BTreeSet::new(),
+            asked: None,
+            due: None,
+            was_due: None,
+            attaching: None,
+            fault: None,
+            attached: BTreeMap::new(),
+            copying: BTreeMap::new(),
             parked: BTreeSet::new(),
             replies: 0,
             now: Instant::ZERO,
@@ -184,7 +214,9 @@ impl Bench {
             self.restart();
             return Ok(Vec::new());
         }
+        (self.asked, self.due, self.was_due) = (None, None, None);
         if let Input::Asked { reply, call } = input {
+            self.asked = Some(*reply);
             let serial = match call {
                 Call::Wait { request, .. } | Call::Query { request } => self.model.serial(request),
                 _ => None,
@@ -258,6 +290,12 @@ impl Bench {
                 return self.engine.handle(now, event, &mut self.out);
             }
             Input::AdapterScanEnded { adapter } => Event::AdapterScanEnded { adapter: *adapter },
+            Input::AttachEnded { attachment, outcome } => {
+                Event::AttachEnded { attachment: *attachment, outcome: *outcome }
+            }
+            Input::CopyEnded { ticket, whole } => {
+                Event::CopyEnded { ticket: *ticket, whole: *whole }
+            }
             Input::TierEnded { .. } => return self.tier_ended(now, input),
         };
         self.engine.handle(now, event, &mut self.out);
@@ -271,7 +309,9 @@ impl Bench {
         let overshoot = 3 * self.rows_max + PARKED_MAX + limits::LATE_COPIES_CELLS;
         let own = match input {
             Input::Asked { call, .. } => call.range().map_or(0, Range::len) as usize,
-            Input::SendEnded { .. } | Input::ReceiveEnded { .. } => self.chunks_max,
+            Input::SendEnded { .. } | Input::ReceiveEnded { .. } | Input::CopyEnded { .. } => {
+                self.chunks_max
+            }
             Input::AdapterScanned { found, .. } => found.len(),
             _ => 0,
         };

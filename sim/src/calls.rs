@@ -1,7 +1,9 @@
 //! Requests that own what they name, because in a simulation they travel before they are asked.
 
-use kvtide_core::event::{Ask, Keys, Registration};
+use crate::devices::DeviceId;
+use kvtide_core::event::{Ask, Keys, PagedRegistration, Registration};
 use kvtide_core::names::{ChunkHash, InstanceId, Layout};
+use kvtide_core::pages::Pages;
 use kvtide_core::time::Duration;
 use std::fmt;
 use std::rc::Rc;
@@ -68,6 +70,7 @@ impl fmt::Debug for Range {
 #[derive(Clone, PartialEq, Eq)]
 pub enum Call {
     Register { instance: InstanceId, model: Rc<str>, world_size: u32, layout: Layout },
+    RegisterPaged { instance: InstanceId, model: Rc<str>, world_size: u32, paged: Paged },
     Unregister { instance: InstanceId },
     Ping { instance: Option<InstanceId> },
     Lookup { range: Range },
@@ -79,7 +82,23 @@ pub enum Call {
     CommitStore { instance: InstanceId, range: Range, inline_bytes: u64 },
     PrepareRetrieve { instance: InstanceId, range: Range },
     CommitRetrieve { instance: InstanceId, range: Range },
+    Store { instance: InstanceId, range: Range, blocks: Blocks },
+    Retrieve { instance: InstanceId, range: Range, blocks: Blocks, skip_tokens: u64 },
     Clear { force: bool },
+}
+
+/// Blocks of an engine that a request names, and whose memory it means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    pub device: DeviceId,
+    pub ids: Rc<[u32]>,
+}
+
+/// Memory that an engine registers: which it is, and how its pages lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paged {
+    pub device: DeviceId,
+    pub pages: Pages,
 }
 
 impl Call {
@@ -91,14 +110,16 @@ impl Call {
             | Call::PrepareStore { range, .. }
             | Call::CommitStore { range, .. }
             | Call::PrepareRetrieve { range, .. }
-            | Call::CommitRetrieve { range, .. } => Some(range),
+            | Call::CommitRetrieve { range, .. }
+            | Call::Store { range, .. }
+            | Call::Retrieve { range, .. } => Some(range),
             _ => None,
         }
     }
 
     /// Whether it is a part of a client's store.
     pub fn stores(&self) -> bool {
-        matches!(self, Call::PrepareStore { .. } | Call::CommitStore { .. })
+        matches!(self, Call::PrepareStore { .. } | Call::CommitStore { .. } | Call::Store { .. })
     }
 
     /// What the engine is asked.
@@ -111,6 +132,23 @@ impl Call {
                 block_size: layout.slots,
                 layout: *layout,
             }),
+            Call::RegisterPaged { instance, model, world_size, paged } => {
+                Ask::RegisterPaged(PagedRegistration {
+                    instance: *instance,
+                    model,
+                    world_size: *world_size,
+                    pages: paged.pages,
+                })
+            }
+            Call::Store { instance, range, blocks } => {
+                Ask::Store { instance: *instance, keys: range.keys(), blocks: &blocks.ids }
+            }
+            Call::Retrieve { instance, range, blocks, skip_tokens } => Ask::Retrieve {
+                instance: *instance,
+                keys: range.keys(),
+                blocks: &blocks.ids,
+                skip_tokens: *skip_tokens,
+            },
             Call::Unregister { instance } => Ask::Unregister { instance: *instance },
             Call::Ping { instance } => Ask::Ping { instance: *instance },
             Call::Lookup { range } => Ask::Lookup { keys: range.keys() },
@@ -169,6 +207,21 @@ impl fmt::Debug for Call {
             }
             Call::CommitRetrieve { instance, range } => {
                 write!(f, "commit retrieve {} {range:?}", instance.0)
+            }
+            Call::RegisterPaged { instance, model, world_size, paged } => {
+                let Paged { device, pages } = paged;
+                let bytes = pages.layout().bytes().unwrap_or(0);
+                write!(f, "register {} {model} of {world_size}, {bytes} bytes in ", instance.0)?;
+                let each = (pages.blocks_per_object(), pages.blocks_per_chunk());
+                write!(f, "{} of {} of {} blocks, ", each.0, each.1, pages.blocks)?;
+                write!(f, "{:?}, device {}", pages.format, device.0)
+            }
+            Call::Store { instance, range, blocks } => {
+                write!(f, "store {} {range:?} from {:?}", instance.0, blocks.ids)
+            }
+            Call::Retrieve { instance, range, blocks, skip_tokens } => {
+                write!(f, "retrieve {} {range:?} into {:?}, ", instance.0, blocks.ids)?;
+                write!(f, "skip {skip_tokens}")
             }
             Call::Clear { force } => write!(f, "clear, force {force}"),
         }

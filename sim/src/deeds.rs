@@ -1,15 +1,17 @@
 //! What a run did to its bench, in names that still mean something when some of it is left out:
 //! a stream and the places of a writer are named by the request that they were given for.
 
-use crate::bench::{Bench, Lent, Seen};
+use crate::bench::{Bench, Copying, Lent, Seen};
 use crate::calls::Call;
+use crate::devices::DeviceId;
 use crate::memory::grains;
 use crate::model::{Kind, Model};
 use crate::transcript::Input;
-use kvtide_core::event::{BodyOutcome, SendOutcome};
-use kvtide_core::names::{Connection, Reply, Ticket};
+use kvtide_core::event::{AttachFault, BodyOutcome, SendOutcome};
+use kvtide_core::names::{Attachment, Connection, Reply, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// Whether a request is one that an honest client sends there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,20 @@ pub enum Deed {
         chunk: u32,
         grain: u64,
     },
+    /// An engine computed what belongs into its blocks.
+    Computed {
+        device: DeviceId,
+        ids: Rc<[u32]>,
+    },
+    /// One block of a copy was copied.
+    Moved {
+        reply: Reply,
+        step: usize,
+    },
+    CopyEnded {
+        reply: Reply,
+        whole: bool,
+    },
     /// All lent places were read.
     Read {
         reply: Reply,
@@ -58,9 +74,11 @@ impl Deed {
             | Deed::SendEnded { reply, .. }
             | Deed::ReceiveEnded { reply, .. }
             | Deed::Wrote { reply, .. }
+            | Deed::Moved { reply, .. }
+            | Deed::CopyEnded { reply, .. }
             | Deed::Read { reply } => Some(reply.connection),
             Deed::Other(Input::ConnectionEnded { connection }) => Some(*connection),
-            Deed::Other(_) => None,
+            Deed::Other(_) | Deed::Computed { .. } => None,
         }
     }
 
@@ -102,7 +120,16 @@ pub struct Stage {
     /// Grains that were written of what a request was lent.
     written: BTreeSet<(Reply, u32, u64)>,
     streams: BTreeMap<Reply, Open>,
+    copies: BTreeMap<Reply, Carried>,
+    attaching: BTreeSet<Attachment>,
     connections: BTreeMap<Connection, bool>,
+}
+
+/// A copy and the steps of it that were done.
+struct Carried {
+    copying: Copying,
+    moved: BTreeSet<usize>,
+    has_ended: bool,
 }
 
 struct Open {
@@ -119,6 +146,8 @@ impl Stage {
             lent: BTreeMap::new(),
             written: BTreeSet::new(),
             streams: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            attaching: BTreeSet::new(),
             connections: BTreeMap::new(),
         }
     }
@@ -150,6 +179,9 @@ impl Stage {
                 if may_be_unfair && is_unfair(&self.bench.model, call) {
                     return Ok(());
                 }
+                if !self.may_name(call) {
+                    return Ok(());
+                }
                 if let Sense::Commit(of) = sense {
                     // Nobody commits what is not written.
                     let writes = matches!(call, Call::CommitStore { .. });
@@ -171,9 +203,37 @@ impl Stage {
                 let Some(ticket) = self.end(reply) else { return Ok(()) };
                 Input::ReceiveEnded { ticket, complete: *complete, outcome: *outcome }
             }
+            Deed::Computed { device, ids } => {
+                self.bench.devices.compute(*device, ids);
+                return Ok(());
+            }
+            Deed::Moved { reply, step } => {
+                let Some(carried) = self.copies.get_mut(reply) else { return Ok(()) };
+                carried.moved.insert(*step);
+                return self.bench.move_block(&carried.copying, *step);
+            }
+            Deed::CopyEnded { reply, whole } => {
+                let Some(carried) = self.copies.get_mut(reply) else { return Ok(()) };
+                // Nobody says that a copy is whole which is not.
+                let total: usize = carried.copying.blocks.iter().map(Vec::len).sum();
+                if *whole && carried.moved.len() < total {
+                    return Ok(());
+                }
+                carried.has_ended = true;
+                Input::CopyEnded { ticket: carried.copying.ticket, whole: *whole }
+            }
             Deed::Other(input) => input.clone(),
         };
         self.feed(&input)
+    }
+
+    /// Nobody stores from blocks into which nothing was computed, or which a copy may be writing.
+    fn may_name(&self, call: &Call) -> bool {
+        let (Call::Store { instance, blocks, .. } | Call::Retrieve { instance, blocks, .. }) = call
+        else {
+            return true;
+        };
+        self.bench.may_name(*instance, blocks, matches!(call, Call::Store { .. }))
     }
 
     /// Whether all is written of the first `chunks` of what a request was lent.
@@ -199,8 +259,11 @@ impl Stage {
                 self.lent.clear();
                 self.written.clear();
                 self.streams.clear();
+                self.copies.clear();
+                self.attaching.clear();
                 self.connections.clear();
             }
+            Input::AttachEnded { attachment, .. } => drop(self.attaching.remove(attachment)),
             _ => {}
         }
         for seen in self.bench.feed(self.now, input)? {
@@ -208,7 +271,13 @@ impl Stage {
                 Seen::Answered { reply, slots, .. } if !slots.is_empty() => {
                     self.lent.insert(reply, slots);
                 }
-                Seen::Answered { .. } | Seen::Ordered(_) => {}
+                Seen::Answered { .. } | Seen::Ordered(_) | Seen::Detached { .. } => {}
+                Seen::Attaching { attachment, .. } => drop(self.attaching.insert(attachment)),
+                Seen::Copying(copying) => {
+                    let (copying, moved) = (*copying, BTreeSet::new());
+                    let carried = Carried { copying, moved, has_ended: false };
+                    self.copies.insert(carried.copying.reply, carried);
+                }
                 Seen::Sending { reply, ticket, slots, .. } => {
                     self.lent.insert(reply, slots);
                     let open = Open { ticket, is_body: false, has_ended: false };
@@ -250,6 +319,13 @@ impl Stage {
             } else {
                 Input::SendEnded { ticket, outcome: SendOutcome::Cut }
             })?;
+        }
+        for attachment in self.attaching.clone() {
+            self.feed(&Input::AttachEnded { attachment, outcome: Err(AttachFault::Failed) })?;
+        }
+        let copies = self.copies.values().filter(|carried| !carried.has_ended);
+        for ticket in copies.map(|carried| carried.copying.ticket).collect::<Vec<_>>() {
+            self.feed(&Input::CopyEnded { ticket, whole: false })?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A small world for tests that say themselves what happens: one scheduler, a worker per rank,
 //! documents of a few chunks. Every event goes over the bench; a broken rule is a panic.
 
-use crate::bench::{Bench, Lent, Seen};
+use crate::bench::{Bench, Copying, Lent, Seen};
 use crate::calls::{Call, Range};
 use crate::memory::grains;
 use crate::profile::layout_of;
@@ -10,7 +10,7 @@ use kvtide_core::config::Config;
 use kvtide_core::effect::{Answer, Effect};
 use kvtide_core::event::{BodyOutcome, SendOutcome};
 use kvtide_core::fact::Fact;
-use kvtide_core::names::{ChunkHash, Connection, InstanceId, Layout, Ticket};
+use kvtide_core::names::{Attachment, ChunkHash, Connection, InstanceId, Layout, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
 use std::rc::Rc;
@@ -40,6 +40,9 @@ pub struct Driver {
     pub now: Instant,
     pub holdings: Vec<Holding>,
     pub streams: Vec<Stream>,
+    /// Memory that is being attached, and copies under way.
+    pub attaching: Vec<Attachment>,
+    pub copies: Vec<Copying>,
     pub world_size: u32,
     pub layout: Layout,
     generations: Vec<u32>,
@@ -54,6 +57,8 @@ impl Driver {
             now: Instant::ZERO,
             holdings: Vec::new(),
             streams: Vec::new(),
+            attaching: Vec::new(),
+            copies: Vec::new(),
             world_size,
             layout: layout_of(grains_per_object),
             generations: vec![0; world_size as usize + 1],
@@ -92,7 +97,9 @@ impl Driver {
                 Seen::Receiving { ticket, slots, chunks, .. } => {
                     self.streams.push(Stream { ticket, chunks, slots, is_body: true });
                 }
-                Seen::Answered { .. } => {}
+                Seen::Answered { .. } | Seen::Detached { .. } => {}
+                Seen::Attaching { attachment, .. } => self.attaching.push(attachment),
+                Seen::Copying(copying) => self.copies.push(*copying),
                 Seen::Ordered(_) => panic!("there are no lower tiers in this world"),
             }
         }

@@ -9,6 +9,7 @@
 pub mod bench;
 pub mod calls;
 pub mod deeds;
+pub mod devices;
 pub mod driver;
 pub mod hashes;
 pub mod ledger;

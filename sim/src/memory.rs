@@ -28,6 +28,11 @@ impl Tag {
         Tag(1 << 63 | number)
     }
 
+    /// What an engine has computed in its own memory.
+    pub fn computed(number: u64) -> Tag {
+        Tag(1 << 61 | number)
+    }
+
     /// What somebody else has stored in a tier.
     pub fn foreign(number: u64) -> Tag {
         Tag(1 << 62 | number)

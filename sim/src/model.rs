@@ -10,11 +10,13 @@
 //! Of the core it uses the vocabulary: events, names, and time, in which promises are given.
 
 mod aborts;
+mod attachments;
 mod below;
 mod clients;
 mod holds;
 mod order;
 mod orders;
+mod paged;
 mod reads;
 mod releases;
 mod room;
@@ -29,8 +31,10 @@ use kvtide_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+pub use attachments::{Due, Says};
 pub use below::{Serving, StoreEnd, TierNews};
 pub use clients::{Instance, Rejected};
+pub use paged::{Began, Filled, Ordered};
 pub use room::Arena;
 pub use sessions::Session;
 pub use transfers::{Copy, Kind};
@@ -214,6 +218,18 @@ pub struct Rules {
     pub skips_l1: bool,
     /// Few lookups can go on below L1 at once.
     pub few_loads: bool,
+    /// The block that engines name where they have none.
+    pub null_block: Option<u32>,
+}
+
+/// How the blocks of an engine's memory make up chunks and objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub blocks: u32,
+    pub per_chunk: u32,
+    /// The last ones of each chunk.
+    pub per_object: u32,
+    pub tokens_per_block: u32,
 }
 
 /// What the event itself says is over.
@@ -275,6 +291,7 @@ pub struct Model {
     told: VecDeque<InstanceId>,
     /// Requests whose session is surely unknown by now, and whether they were ended.
     past: BTreeMap<Rc<str>, bool>,
+    attachments: attachments::Attachments,
     below: below::Below,
 }
 
@@ -306,6 +323,7 @@ impl Model {
             reaped: BTreeSet::new(),
             told: VecDeque::new(),
             past: BTreeMap::new(),
+            attachments: attachments::Attachments::default(),
             below: below::Below::default(),
         }
     }

@@ -6,6 +6,7 @@ use crate::memory::GRAIN_BYTES;
 use crate::tierprofile::{TierProfile, draw_tiers};
 use kvtide_core::config::{Config, HashAlgorithm, Limits, PolicyKind, PoolKind};
 use kvtide_core::names::{Dtype, Layout};
+use kvtide_core::pages::{Format, Pages};
 use kvtide_core::rng::Rng;
 use kvtide_core::time::Duration;
 
@@ -62,6 +63,12 @@ pub struct Faults {
     pub trailing: u64,
     /// A commit comes under another request's id.
     pub foreign: u64,
+    /// A copy of an engine's blocks fails, or its memory cannot be attached.
+    pub copy_fails: u64,
+    /// A request names blocks that are not there.
+    pub bad_blocks: u64,
+    /// An instance registers its memory, or other memory, anew.
+    pub anew: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -97,6 +104,10 @@ pub struct GroupProfile {
     pub world_size: u32,
     pub replicas: u32,
     pub layout: Layout,
+    /// How the server finds its objects in memory of engines; one engine's blocks are not counted.
+    pub pages: Option<Pages>,
+    /// Shares of a million of workers whose bytes the server copies.
+    pub paged: u64,
 }
 
 impl Profile {
@@ -112,14 +123,27 @@ impl Profile {
         let mut growth = rng.fork(4);
         let steps = config.l1_bytes >> 20;
         let steps = if growth.below(6) == 0 { 1 + growth.below(steps) } else { steps };
+        let mut paged = rng.fork(7);
+        let documents = 2 + world.below(8);
+        let chunks_max = 2 + world.below(14);
+        let mut groups: Vec<GroupProfile> = groups;
+        // In a third of the worlds nobody's bytes are copied by the server.
+        if paged.below(3) > 0 {
+            for group in &mut groups {
+                share_memory(&mut paged, group, (&config, biggest, chunks_max));
+            }
+        }
+        if paged.below(4) == 0 {
+            config.null_block = None;
+        }
         let tiers = draw_tiers(&mut rng.fork(6), &mut config);
         Profile {
             seed,
             tiers,
             faults,
             groups,
-            documents: 2 + world.below(8),
-            chunks_max: 2 + world.below(14),
+            documents,
+            chunks_max,
             inline: [0, 0, 300_000, 1_000_000][world.below(4) as usize],
             latency: Duration::from_micros(100 + world.below(20_000)),
             gap: Duration::from_millis(5 + world.below(400)),
@@ -167,6 +191,9 @@ impl Faults {
             twins: 0,
             trailing: 0,
             foreign: 0,
+            copy_fails: 0,
+            bad_blocks: 0,
+            anew: 0,
         }
     }
 
@@ -202,6 +229,9 @@ impl Faults {
             trailing: draw(1_000_000),
             foreign: draw(200_000),
             dawdle: draw(200_000),
+            copy_fails: draw(200_000),
+            bad_blocks: draw(200_000),
+            anew: draw(60_000),
         }
     }
 }
@@ -270,7 +300,69 @@ fn draw_group(rng: &mut Rng, biggest: u64) -> GroupProfile {
         world_size,
         replicas,
         layout: if is_mla { Layout { planes: 1, hidden: 32, ..layout } } else { layout },
+        pages: None,
+        paged: 0,
     }
+}
+
+/// Some or all workers of a group have memory that the server copies from and to; the others have
+/// objects of the same layout.
+fn share_memory(rng: &mut Rng, group: &mut GroupProfile, of: (&Config, u64, u64)) {
+    let (config, biggest, chunks_max) = of;
+    let chunk = config.chunk_size;
+    let mut divisor = |of: u32| {
+        let all: Vec<u32> = (1..=of).filter(|some| of.is_multiple_of(*some)).collect();
+        all[rng.below(all.len() as u64) as usize]
+    };
+    let tokens_per_block = divisor(chunk);
+    // Some store fewer slots than tokens.
+    let slots_per_block = tokens_per_block / divisor(tokens_per_block);
+    let heads = divisor(4);
+    let per_chunk = chunk / tokens_per_block;
+    let is_cut = per_chunk > 1 && rng.below(3) == 0;
+    let cut = 1 + rng.below(u64::from(per_chunk)) as u32;
+    let per_object = if is_cut { cut } else { per_chunk };
+    let object_slots = per_object * slots_per_block;
+    let planes = group.layout.planes;
+    let formats: &[Format] = match planes {
+        1 => &[Format::Latent, Format::PackedHead, Format::PackedSlot],
+        _ => &[
+            Format::CrossLayer,
+            Format::PlaneBlockSlot,
+            Format::BlockPlaneSlot,
+            Format::PlaneBlockHead,
+            Format::BlockPlaneHead,
+        ],
+    };
+    let format = formats[rng.below(formats.len() as u64) as usize];
+    let most = (biggest / u64::from(object_slots)).max(1);
+    let layers = 1 + rng.below(most) as u32;
+    let mut pages = Pages {
+        format,
+        layers,
+        tensors: if format == Format::CrossLayer { 1 } else { layers },
+        // Every range fits twice, and the null block.
+        blocks: 1 + per_chunk * (2 * chunks_max as u32 + rng.below(8) as u32),
+        slots_per_block,
+        tokens_per_block,
+        heads,
+        width: 512 / u32::from(planes) / heads,
+        planes,
+        dtype: group.layout.dtype,
+        block_stride_bytes: 0,
+        chunk_tokens: chunk,
+        object_slots,
+    };
+    // A grain a slot and layer.
+    pages.block_stride_bytes = pages.block_bytes()
+        * match format {
+            Format::CrossLayer => 2 * u64::from(layers),
+            Format::BlockPlaneSlot | Format::BlockPlaneHead => 2,
+            _ => 1,
+        };
+    group.layout = pages.layout();
+    group.pages = Some(pages);
+    group.paged = [300_000, 700_000, 1_000_000][rng.below(3) as usize];
 }
 
 /// A layout of this many grains.

@@ -104,6 +104,25 @@ pub enum State {
     PresentBelow,
     TierEndedLate,
     ScrubFoundDamage,
+    PagedStore,
+    PagedRetrieve,
+    PagedSkip,
+    NullChunks,
+    CopyFailed,
+    CopyForNothing,
+    CopyAfterItsInstance,
+    CopyAfterItsConnection,
+    CopyEndedTwice,
+    ClearedMidCopy,
+    AttachRefused,
+    AttachOutdated,
+    AttachAfterItsConnection,
+    PagedReadBySlots,
+    SlotsReadPaged,
+    PagedReadPaged,
+    BadBlocks,
+    WithoutMemory,
+    ServerCrashedCopying,
 }
 
 impl State {
@@ -206,6 +225,25 @@ impl State {
         State::PresentBelow,
         State::TierEndedLate,
         State::ScrubFoundDamage,
+        State::PagedStore,
+        State::PagedRetrieve,
+        State::PagedSkip,
+        State::NullChunks,
+        State::CopyFailed,
+        State::CopyForNothing,
+        State::CopyAfterItsInstance,
+        State::CopyAfterItsConnection,
+        State::CopyEndedTwice,
+        State::ClearedMidCopy,
+        State::AttachRefused,
+        State::AttachOutdated,
+        State::AttachAfterItsConnection,
+        State::PagedReadBySlots,
+        State::SlotsReadPaged,
+        State::PagedReadPaged,
+        State::BadBlocks,
+        State::WithoutMemory,
+        State::ServerCrashedCopying,
     ];
 
     pub fn name(self) -> &'static str {
@@ -315,7 +353,35 @@ impl State {
             State::PresentBelow => "an object was there already when it was stored",
             State::TierEndedLate => "an order ended well after its deadline",
             State::ScrubFoundDamage => "a check at rest found other bytes",
-            _ => unreachable!("a state above lower tiers"),
+            paged => paged.name_paged(),
+        }
+    }
+
+    /// Those of server-driven transfer.
+    fn name_paged(self) -> &'static str {
+        match self {
+            State::PagedStore => "memory of an engine was stored",
+            State::PagedRetrieve => "an engine's blocks were to be filled",
+            State::PagedSkip => "a retrieve left blocks out that an engine has",
+            State::NullChunks => "a store of nothing but null blocks was true",
+            State::CopyFailed => "a copy failed",
+            State::CopyForNothing => "a copy ended whole that nobody wanted any more",
+            State::CopyAfterItsInstance => "a copy ended after its instance",
+            State::CopyAfterItsConnection => "a copy ended after its connection",
+            State::CopyEndedTwice => "a copy's end came twice",
+            State::ClearedMidCopy => "a forced clear came amid a copy",
+            State::AttachRefused => "memory could not be attached",
+            State::AttachOutdated => "memory was attached for a registration that was out of date",
+            State::AttachAfterItsConnection => "memory was attached after its connection",
+            State::PagedReadBySlots => "what an engine's memory held was read by slots or bytes",
+            State::SlotsReadPaged => {
+                "what was written to slots or sent was copied to an engine's memory"
+            }
+            State::PagedReadPaged => "what was copied from one engine was copied to another",
+            State::BadBlocks => "a request named blocks that are not there",
+            State::WithoutMemory => "an instance without memory asked for a copy",
+            State::ServerCrashedCopying => "the server crashed with copies in flight",
+            _ => unreachable!("a state without memory of engines"),
         }
     }
 }

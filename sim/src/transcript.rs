@@ -4,9 +4,9 @@
 use crate::calls::Call;
 use crate::orders::{Ending, Found, Setup};
 use kvtide_core::effect::{Answer, Effect, Outbox, Slot, SlotRange};
-use kvtide_core::event::{BodyOutcome, SendOutcome};
+use kvtide_core::event::{AttachFault, BodyOutcome, SendOutcome};
 use kvtide_core::fact::{Fact, KeyRange};
-use kvtide_core::names::{AdapterId, Connection, Reply, Ticket};
+use kvtide_core::names::{AdapterId, Attachment, Connection, Reply, Ticket};
 use kvtide_core::time::Instant;
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -70,6 +70,14 @@ pub enum Input {
         ticket: Ticket,
         ending: Ending,
     },
+    AttachEnded {
+        attachment: Attachment,
+        outcome: Result<(), AttachFault>,
+    },
+    CopyEnded {
+        ticket: Ticket,
+        whole: bool,
+    },
     /// Another server takes the place of this one: it knows nothing, and its arena is empty.
     Restarted,
 }
@@ -116,6 +124,12 @@ impl Transcript {
                 line
             }
             Input::AdapterScanEnded { adapter } => format!("a{} scan ended", adapter.0),
+            Input::AttachEnded { attachment, outcome } => {
+                format!("{} attached: {outcome:?}", attachment_name(*attachment))
+            }
+            Input::CopyEnded { ticket, whole } => {
+                format!("{} copied, whole {whole}", ticket_name(*ticket))
+            }
             Input::TierEnded { ticket, ending } => {
                 format!("l{} ended: {ending:?}", &ticket_name(*ticket)[1..])
             }
@@ -171,6 +185,16 @@ fn effect_line(effect: &Effect, out: &Outbox) -> String {
         Effect::Receive { reply, ticket, slots, .. } => {
             let (reply, ticket) = (reply_name(*reply), ticket_name(*ticket));
             format!("{reply} receive as {ticket}:{}", slots_line(*slots, out))
+        }
+        Effect::Attach { attachment, reply, .. } => {
+            format!("{} attach {}", reply_name(*reply), attachment_name(*attachment))
+        }
+        Effect::Detach { attachment } => format!("detach {}", attachment_name(*attachment)),
+        Effect::Copy { ticket, attachment, copy } => {
+            let (ticket, of) = (ticket_name(*ticket), attachment_name(*attachment));
+            let (slots, blocks) = (slots_line(copy.slots, out), out.blocks(copy.blocks));
+            let (what, skip) = (copy.direction, copy.skip_tokens);
+            format!("{ticket} {what:?} {of} {blocks:?}, skip {skip}:{slots}")
         }
         Effect::OperatorAnswer { answer, .. } => format!("operator: {answer:?}"),
         Effect::Probe { ticket, adapter, keys } => {
@@ -271,6 +295,10 @@ fn connection_name(connection: Connection) -> String {
 
 fn reply_name(reply: Reply) -> String {
     format!("c{}.{}", reply.connection.0.index, reply.request.index)
+}
+
+fn attachment_name(attachment: Attachment) -> String {
+    format!("m{}.{}", attachment.0.index, attachment.0.generation)
 }
 
 fn ticket_name(ticket: Ticket) -> String {

@@ -4,12 +4,14 @@
 //! keep their order, connections have none between them. Whatever belongs to a connection names
 //! its generation and comes to nothing once that has ended.
 
+mod actions;
 mod bytes;
 mod clients;
 mod disk;
 mod faults;
 mod growth;
 mod heal;
+mod paged;
 mod planned;
 mod restart;
 mod rush;
@@ -25,18 +27,19 @@ use crate::profile::Profile;
 use crate::reach::State;
 use crate::tally::Tally;
 use crate::transcript::Input;
+use actions::{Action, Then};
 use clients::{Group, Process, Request};
 use kvtide_core::effect::Answer;
 use kvtide_core::engine::Alarm;
 use kvtide_core::fact::{Fact, NoRoom};
 use kvtide_core::front::Front;
-use kvtide_core::names::{AdapterId, Connection, Reply, Ticket};
+use kvtide_core::names::{Connection, Reply, Ticket};
 use kvtide_core::rng::Rng;
 use kvtide_core::time::{Duration, Instant};
+use paged::Carried;
 use planned::Planned;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::rc::Rc;
 use streams::{Holding, Stream};
 use tiers::{Job, Tier};
 
@@ -48,104 +51,6 @@ pub(crate) struct ProcessId(usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RequestNumber(usize);
-
-/// What a process does when its answer comes.
-#[derive(Clone, Debug)]
-pub(crate) enum Then {
-    Nothing,
-    /// A release, an end or the like that nobody waits for, sent where it may make no sense.
-    Stray,
-    Registered,
-    LookedUp(RequestNumber),
-    Queried(RequestNumber),
-    Retrieve(RequestNumber),
-    Store,
-    /// A writer has committed the slots that it was lent for this request.
-    Committed(Reply),
-    /// It does so under another request's id than this, its own.
-    CommittedAs(Reply, Rc<str>),
-    /// A reader is done with them.
-    HasRead(Reply),
-    /// A commit that should come to nothing.
-    Lied(State),
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Action {
-    /// A message reaches the server.
-    Arrive {
-        connection: Connection,
-        call: Call,
-        then: Then,
-    },
-    /// The server goes on reading what has come over a connection.
-    ReadOn {
-        connection: Connection,
-    },
-    /// An answer reaches its process.
-    Return {
-        connection: Connection,
-        call: Call,
-        then: Then,
-        answer: Answer,
-    },
-    /// A process works on the places that it has been lent.
-    Work {
-        holding: u64,
-    },
-    /// Bytes go on travelling.
-    Flow {
-        ticket: Ticket,
-    },
-    StaleEnding {
-        input: Input,
-    },
-    Connect {
-        process: ProcessId,
-    },
-    Ping {
-        connection: Connection,
-    },
-    Begin {
-        group: usize,
-    },
-    StartRetrieve {
-        process: ProcessId,
-        request: RequestNumber,
-    },
-    StartStore {
-        process: ProcessId,
-        request: RequestNumber,
-        from: u32,
-    },
-    Finish {
-        request: RequestNumber,
-    },
-    Grow,
-    Fault,
-    ForcedClear,
-    Crash {
-        process: ProcessId,
-    },
-    /// A lower tier joins the roster.
-    Join {
-        tier: usize,
-    },
-    /// More of what lay there is told.
-    Scan {
-        tier: usize,
-        adapter: AdapterId,
-    },
-    /// An order goes on.
-    Toil {
-        ticket: Ticket,
-    },
-    /// What a tier has done so far is durable, with so many notes.
-    Flush {
-        tier: usize,
-        notes: usize,
-    },
-}
 
 pub struct World {
     profile: Profile,
@@ -161,6 +66,8 @@ pub struct World {
     holdings: BTreeMap<u64, Holding>,
     holdings_made: u64,
     streams: BTreeMap<Ticket, Stream>,
+    carried: BTreeMap<Ticket, Carried>,
+    devices_made: u32,
     tiers: Vec<Tier>,
     jobs: BTreeMap<Ticket, Job>,
     /// Tiers that the server at hand has had on its roster.
@@ -205,6 +112,8 @@ impl World {
             holdings: BTreeMap::new(),
             holdings_made: 0,
             streams: BTreeMap::new(),
+            carried: BTreeMap::new(),
+            devices_made: 0,
             tiers: Vec::new(),
             jobs: BTreeMap::new(),
             joined: 0,
@@ -329,6 +238,14 @@ impl World {
             Action::Join { tier } => self.rejoin(tier),
             Action::Scan { tier, adapter } => self.scan(tier, adapter),
             Action::Toil { ticket } => self.toil(ticket),
+            Action::Attached { attachment, outcome } => {
+                self.feed(Input::AttachEnded { attachment, outcome })
+            }
+            Action::Carry { ticket } => self.carry(ticket),
+            Action::Anew { process } => {
+                self.register_anew(process);
+                Ok(())
+            }
             Action::Flush { tier, notes } => self.flush(tier, notes),
         }
     }
@@ -366,7 +283,8 @@ impl World {
         if !self.is_open(connection) {
             return Ok(());
         }
-        if self.processes[connection.0.index as usize].speaks_bytes {
+        let process = &self.processes[connection.0.index as usize];
+        if process.speaks_bytes && process.cache.is_none() {
             return self.arrive_in_bytes(connection, call, then);
         }
         self.ask(connection, call, then)
@@ -408,6 +326,9 @@ impl World {
                 Seen::Receiving { ticket, slots, chunks, reply } => {
                     self.receiving(reply, ticket, slots, chunks);
                 }
+                Seen::Attaching { attachment, .. } => self.attaching(attachment),
+                Seen::Detached { .. } => {}
+                Seen::Copying(copying) => self.copying(*copying),
                 Seen::Ordered(order) => self.ordered(order)?,
             }
         }
@@ -425,6 +346,10 @@ impl World {
             },
             Input::ReceiveEnded { ticket, complete, outcome } => match opened_for(&ticket) {
                 Some(reply) => Deed::ReceiveEnded { reply, complete, outcome },
+                None => Deed::Other(input.clone()),
+            },
+            Input::CopyEnded { ticket, whole } => match opened_for(&ticket) {
+                Some(reply) => Deed::CopyEnded { reply, whole },
                 None => Deed::Other(input.clone()),
             },
             other => Deed::Other(other),

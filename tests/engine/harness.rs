@@ -13,7 +13,7 @@ use kvtide_core::engine::{Alarm, Engine, Status};
 use kvtide_core::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, Registration, SendOutcome};
 use kvtide_core::fact::{Fact, FactKey, KeyRange};
 use kvtide_core::limits;
-use kvtide_core::names::{ChunkHash, Connection, Dtype, InstanceId, Layout, Operator};
+use kvtide_core::names::{Attachment, ChunkHash, Connection, Dtype, InstanceId, Layout, Operator};
 use kvtide_core::names::{Reply, Ticket};
 use kvtide_core::slots::SlotName;
 use kvtide_core::time::{Duration, Instant};
@@ -154,6 +154,16 @@ pub enum Got {
         ticket: Ticket,
         slots: Vec<Slot>,
     },
+    /// Memory is to be attached.
+    Attaching {
+        attachment: Attachment,
+    },
+    /// Blocks are to be copied from or to these.
+    Copying {
+        ticket: Ticket,
+        slots: Vec<Slot>,
+        blocks: Vec<u32>,
+    },
 }
 
 impl Got {
@@ -210,6 +220,8 @@ pub struct Bench {
     pub told: Vec<Told>,
     /// Answers that came later than their request.
     pub late: Vec<(Reply, Answer)>,
+    /// Memory that was let go.
+    pub detached: Vec<Attachment>,
     /// Audit after every event. Long runs do it by themselves now and then.
     pub audits: bool,
     /// Most cells of any turn.
@@ -237,6 +249,7 @@ impl Bench {
             now: Instant::ZERO,
             told: Vec::new(),
             late: Vec::new(),
+            detached: Vec::new(),
             audits: true,
             longest: 0,
             transcript: None,
@@ -270,7 +283,9 @@ impl Bench {
         let is_tick = matches!(event, Event::Tick);
         let own = match &event {
             Event::Asked { ask, .. } => chunks_of(ask),
-            Event::SendEnded { .. } | Event::ReceiveEnded { .. } => limits::REQUEST_CHUNKS_MAX,
+            Event::SendEnded { .. } | Event::ReceiveEnded { .. } | Event::CopyEnded { .. } => {
+                limits::REQUEST_CHUNKS_MAX
+            }
             _ => 0,
         };
         let line = self.transcript.as_mut().map(|transcript| transcript.event(&event));
@@ -327,6 +342,17 @@ impl Bench {
                 }
                 Effect::Receive { reply, ticket, slots: range, .. } => {
                     (reply, Got::Receiving { ticket, slots: slots(range) })
+                }
+                Effect::Attach { reply, attachment, .. } => (reply, Got::Attaching { attachment }),
+                Effect::Copy { ticket, copy, .. } => {
+                    let reply = asked.expect("a copy begins with its request");
+                    let (slots, blocks) =
+                        (slots(copy.slots), self.out.blocks(copy.blocks).to_vec());
+                    (reply, Got::Copying { ticket, slots, blocks })
+                }
+                Effect::Detach { attachment } => {
+                    self.detached.push(attachment);
+                    continue;
                 }
                 Effect::OperatorAnswer { .. }
                 | Effect::Probe { .. }
@@ -597,7 +623,9 @@ fn chunks_of(ask: &Ask<'_>) -> usize {
         | Ask::PrepareStore { keys, .. }
         | Ask::CommitStore { keys, .. }
         | Ask::PrepareRetrieve { keys, .. }
-        | Ask::CommitRetrieve { keys, .. } => keys.chunks().len(),
+        | Ask::CommitRetrieve { keys, .. }
+        | Ask::Store { keys, .. }
+        | Ask::Retrieve { keys, .. } => keys.chunks().len(),
         _ => 0,
     }
 }

@@ -128,6 +128,7 @@ impl Script {
             Got::Sent { ticket, .. } => self.under_way.sends.push(ticket),
             Got::Receiving { ticket, .. } => self.under_way.receives.push(ticket),
             Got::Nothing | Got::Answer(_) | Got::Slots(_) => {}
+            Got::Attaching { .. } | Got::Copying { .. } => unreachable!("nobody has memory here"),
         }
     }
 

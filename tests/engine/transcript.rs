@@ -12,7 +12,7 @@
 mod tiers;
 
 use crate::harness::{is_routine, keys_of, scheduler};
-use kvtide_core::effect::{Answer, Effect, OperatorAnswer, Outbox, Slot, SlotRange};
+use kvtide_core::effect::{Answer, Direction, Effect, OperatorAnswer, Outbox, Slot, SlotRange};
 use kvtide_core::engine::Status;
 use kvtide_core::event::{Ask, BodyOutcome, Event, Keys, OperatorAsk, SendOutcome};
 use kvtide_core::fact::{Fact, FactKey, InstanceEnd, LookupStop};
@@ -168,6 +168,17 @@ impl Transcript {
                     format!("an operator deletes an object of {:?}", key.model)
                 }
             },
+            Event::AttachEnded { attachment, outcome } => {
+                let how = match outcome {
+                    Ok(()) => "is attached".into(),
+                    Err(fault) => format!("is not attached: {fault:?}"),
+                };
+                format!("memory {} {how}", attachment.0.index)
+            }
+            Event::CopyEnded { ticket, whole } => {
+                let how = if *whole { "is copied" } else { "has failed" };
+                format!("{} {how}", self.transfer(*ticket))
+            }
             Event::AdapterAdded { .. }
             | Event::AdapterScanned { .. }
             | Event::AdapterScanEnded { .. }
@@ -229,6 +240,19 @@ impl Transcript {
             Ask::CommitRetrieve { keys, .. } => {
                 self.of_keys("has read", keys, &format!(" for {}", keys.request))
             }
+            Ask::RegisterPaged(registration) => {
+                let bytes = registration.pages.layout().bytes().unwrap_or_default();
+                let ranks = counted(registration.world_size as u64, "rank");
+                let (model, bytes) = (registration.model, bytes_text(bytes));
+                plain(format!("registers memory: model {model}, {ranks}, {bytes} a chunk"))
+            }
+            Ask::Store { keys, blocks, .. } => {
+                self.of_keys("stores from its blocks", keys, &format!(": {blocks:?}"))
+            }
+            Ask::Retrieve { keys, blocks, skip_tokens, .. } => {
+                let more = format!(" for {}: {blocks:?}, skips {skip_tokens}", keys.request);
+                self.of_keys("reads into its blocks", keys, &more)
+            }
             Ask::Clear { force } => plain(clear_text(*force).into()),
         }
     }
@@ -267,6 +291,25 @@ impl Transcript {
                     }
                 };
                 return format!("answer: {text}");
+            }
+            Effect::Attach { attachment, .. } => {
+                return format!("attaches memory {}", attachment.0.index);
+            }
+            Effect::Detach { attachment } => {
+                return format!("lets memory {} go", attachment.0.index);
+            }
+            Effect::Copy { ticket, attachment, copy } => {
+                let question = asked.and_then(|reply| self.open.get(&reply).cloned());
+                let slots = slots_text(copy.slots, &question.unwrap_or_default(), out);
+                let (blocks, memory) = (out.blocks(copy.blocks), attachment.0.index);
+                let blocks = format!("blocks {blocks:?} of memory {memory}");
+                let way = match copy.direction {
+                    Direction::Store => format!("{blocks} into {slots}"),
+                    Direction::Retrieve => {
+                        format!("{slots} into {blocks}, but for {} tokens", copy.skip_tokens)
+                    }
+                };
+                return format!("copies {way}: {}", self.transfer(*ticket));
             }
             Effect::Probe { .. }
             | Effect::StoreObject { .. }
@@ -324,6 +367,7 @@ impl Transcript {
                 let why = match why {
                     InstanceEnd::Unregistered => "it has unregistered",
                     InstanceEnd::Reaped => "it was silent for too long",
+                    InstanceEnd::ConnectionEnded => "its connection has ended",
                     InstanceEnd::Replaced => "it comes with another layout",
                 };
                 format!("{} is registered no more: {why}", self.instance(*instance))

@@ -213,6 +213,9 @@ impl Bed {
             Effect::AdapterClosed { adapter } => return self.closed.push(adapter),
             Effect::OperatorAnswer { answer, .. } => return self.operator_answers.push(answer),
             Effect::Send { .. } | Effect::Receive { .. } => return,
+            Effect::Attach { .. } | Effect::Detach { .. } | Effect::Copy { .. } => {
+                unreachable!("nobody registers memory here")
+            }
         };
         let is_new = self.orders.iter().all(|other| other.ticket() != order.ticket());
         assert!(is_new, "a ticket is issued once");

@@ -49,6 +49,9 @@ impl Bench {
                     let what = (*slots, *layout);
                     seen.push(self.receiving(*reply, *ticket, what, news, out)?);
                 }
+                Effect::Copy { ticket, attachment, copy } => {
+                    seen.push(self.copying(*ticket, *attachment, copy, news, out)?);
+                }
                 // Orders for lower tiers are looked at when all is answered.
                 _ => {}
             }
@@ -74,7 +77,15 @@ impl Bench {
                     Answer::Refused(_) => Some(Rejected::Other),
                     other => return Err(format!("P7: a registration was answered {other:?}")),
                 };
-                self.model.register(*instance, (model, *world_size, *layout), rejected)?;
+                let what = (model, *world_size, *layout);
+                self.model.register(*instance, what, None, rejected)?;
+            }
+            (Call::RegisterPaged { .. }, _) => self.registered_paged(open, answer)?,
+            // The end of a copy is judged with its event; a refusal comes at once.
+            (Call::Store { .. } | Call::Retrieve { .. }, Answer::EventFlag(flag)) => {
+                if !open.parked {
+                    self.answered_at_once(reply, &open.call, *flag, news)?;
+                }
             }
             (Call::Unregister { instance }, Answer::None) => self.model.unregister(*instance)?,
             (Call::Ping { instance }, Answer::Bool(flag)) => self.model.ping(*instance, *flag)?,

@@ -32,13 +32,20 @@ impl Bench {
                 self.model.end_session(request);
             }
             Input::Asked { call: Call::Clear { force }, .. }
-            | Input::OperatorClear { force, .. } => self.model.clear(*force),
+            | Input::OperatorClear { force, .. } => {
+                self.count_clear(out);
+                self.model.clear(*force);
+            }
             Input::Asked { .. }
             | Input::Restarted
             | Input::OperatorQuota { .. }
             | Input::AdapterAdded { .. }
             | Input::AdapterScanEnded { .. }
-            | Input::TierEnded { .. } => {}
+            | Input::TierEnded { .. }
+            | Input::AttachEnded { .. } => {}
+            Input::CopyEnded { ticket, whole } => {
+                self.copy_ended(*ticket, *whole, news, out)?;
+            }
             Input::OperatorRemove { adapter, .. } => self.model.adapter_removed(*adapter),
             Input::AdapterScanned { adapter, found } => {
                 let is_skip = |fact: &Fact| matches!(fact, Fact::L2ScanSkipped { .. });
@@ -58,6 +65,7 @@ impl Bench {
             }
         }
         self.answers(out, news, &mut seen, |_| true)?;
+        self.attachments(input, out, &mut seen)?;
         if !matches!(input, Input::Tick) {
             self.model.hear_stores(news)?;
             self.orders(out, &mut seen)?;

@@ -13,8 +13,9 @@ impl Bench {
     /// The scope of a transfer is learnt when something is reserved in it first.
     pub(super) fn learn_scopes(&mut self, input: &Input, out: &Outbox) {
         let Input::Asked { call, .. } = input else { return };
-        let (Call::PrepareStore { instance, range } | Call::CommitStore { instance, range, .. }) =
-            call
+        let (Call::PrepareStore { instance, range }
+        | Call::CommitStore { instance, range, .. }
+        | Call::Store { instance, range, .. }) = call
         else {
             return;
         };
@@ -43,7 +44,7 @@ impl Bench {
         let mut news = News::default();
         // What is reserved and published is a client's, or a load's.
         let is_client = matches!(input, Input::Asked { call, .. } if call.stores())
-            || matches!(input, Input::ReceiveEnded { .. });
+            || matches!(input, Input::ReceiveEnded { .. } | Input::CopyEnded { .. });
         for fact in &out.facts {
             self.tier_news(fact, out, &mut news.below);
             match fact {
@@ -210,7 +211,7 @@ fn aborted(why: Abort) -> Aborted {
         Abort::ConnectionEnded => Aborted::StreamEnded,
         Abort::Unregistered | Abort::Reaped | Abort::Replaced => Aborted::InstanceEnded,
         Abort::ForcedClear => Aborted::Forced,
-        Abort::Body => Aborted::Body,
+        Abort::Body | Abort::Copy => Aborted::Body,
         Abort::Load | Abort::Digest => unreachable!("what was to be loaded is no client's"),
     }
 }

@@ -85,6 +85,9 @@ impl Bench {
                 self.parked.insert(*reply);
             }
             Call::CommitStore { .. } if seen.iter().any(is_read) => {}
+            // What has begun with this event is answered when it ends.
+            Call::RegisterPaged { .. } | Call::Store { .. } | Call::Retrieve { .. }
+                if open.parked => {}
             _ => return Err(format!("P2: {call:?} has no answer")),
         }
         Ok(())
@@ -98,18 +101,18 @@ pub(super) fn check_cause(input: &Input, news: &News) -> Result<(), String> {
         Input::Asked { call, .. } => Some(call),
         _ => None,
     };
-    let stores = matches!(call, Some(Call::PrepareStore { .. } | Call::CommitStore { .. }));
+    let stores = call.is_some_and(Call::stores);
     let asks_for_slots = !news.reserved.is_empty() || !news.refused.is_empty();
     if asks_for_slots && !stores {
         return Err("I-49: slots were reserved or refused, and nobody asked".into());
     }
     let writes = matches!(call, Some(Call::CommitStore { .. }))
-        || matches!(input, Input::ReceiveEnded { .. });
+        || matches!(input, Input::ReceiveEnded { .. } | Input::CopyEnded { .. });
     if !writes && !news.committed.is_empty() {
         return Err("I-7: published without its writer's word".into());
     }
     let reads = matches!(call, Some(Call::CommitRetrieve { .. }))
-        || matches!(input, Input::SendEnded { .. });
+        || matches!(input, Input::SendEnded { .. } | Input::CopyEnded { .. });
     if !reads && news.retrieved > 0 {
         return Err("F26: retrieved without its reader's word".into());
     }

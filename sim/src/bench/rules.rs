@@ -1,8 +1,9 @@
 //! The configuration and what an event ends, in the words of the model.
 
-use crate::model::{Arena, Over, Rules};
+use crate::model::{Arena, Geometry, Over, Rules};
 use crate::transcript::Input;
 use kvtide_core::config::{Config, PolicyKind, PoolKind, PrefetchPolicy, StorePolicy};
+use kvtide_core::pages::Pages;
 use kvtide_core::time::Duration;
 
 /// What the promises depend on, of all that is configured.
@@ -30,7 +31,18 @@ pub(super) fn rules(config: &Config) -> Rules {
         copies: config.limits.tickets,
         retains: config.prefetch_policy == PrefetchPolicy::Retain,
         skips_l1: config.store_policy == StorePolicy::SkipL1,
+        null_block: config.null_block,
         few_loads: config.limits.loads < 512 || config.limits.flights < 2_048,
+    }
+}
+
+/// How pages make up objects.
+pub(super) fn geometry(pages: &Pages) -> Geometry {
+    Geometry {
+        blocks: pages.blocks,
+        per_chunk: pages.chunk_tokens / pages.tokens_per_block,
+        per_object: pages.object_slots / pages.slots_per_block,
+        tokens_per_block: pages.tokens_per_block,
     }
 }
 
@@ -40,6 +52,11 @@ pub(super) fn over(input: &Input) -> Over {
         Input::ConnectionEnded { connection } => Over { connection: Some(*connection), body: None },
         Input::ReceiveEnded { ticket, complete, .. } => {
             Over { connection: None, body: Some((*ticket, *complete)) }
+        }
+        // Nothing of a copy that is not whole is.
+        Input::CopyEnded { ticket, whole } => {
+            let complete = if *whole { u32::MAX } else { 0 };
+            Over { connection: None, body: Some((*ticket, complete)) }
         }
         _ => Over::default(),
     }

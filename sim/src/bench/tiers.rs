@@ -34,6 +34,12 @@ impl Bench {
     /// What is known of an event before its news is heard.
     pub(super) fn before_news(&mut self, input: &Input) -> Result<(), String> {
         match input {
+            Input::AttachEnded { attachment, outcome } => {
+                self.due = self.model.attach_ended(*attachment, outcome.is_ok());
+                (self.was_due, self.fault) = (self.due, outcome.err());
+                self.attaching = Some(*attachment);
+                Ok(())
+            }
             Input::AdapterAdded { adapter, setup } => self.model.adapter_added(*adapter, setup),
             Input::Asked { call: Call::Lookup { range }, .. } => {
                 self.model.is_replacing(&range.request);
@@ -154,6 +160,9 @@ impl Bench {
                 Effect::Answer { .. }
                 | Effect::Send { .. }
                 | Effect::Receive { .. }
+                | Effect::Attach { .. }
+                | Effect::Detach { .. }
+                | Effect::Copy { .. }
                 | Effect::OperatorAnswer { .. } => continue,
                 Effect::Probe { ticket, adapter, keys } => {
                     let names = out.l2_keys(keys).iter().map(|key| Name::of(&self.engine, key));

@@ -9,6 +9,12 @@ impl Model {
         let number = self.index.remove(key).ok_or("I-49: aborted what was not reserved")?;
         let object = self.object(number);
         check(object.state == State::Staged, "I-49: aborted what was committed")?;
+        let instance_ended = |copy: &Copy| {
+            news.instances_ended.iter().any(|(ended, _)| *ended == copy.name.instance)
+        };
+        // What an instance leaves behind goes over several turns.
+        let has_left = |copy: &Copy| self.holds.copies.iter().any(|left| std::ptr::eq(left, copy));
+        let is_orphan = |copy: &Copy| copy.is_given_up || instance_ended(copy) || has_left(copy);
         match why {
             Aborted::WriteTtl => {
                 let due = object.reserved_at + self.rules.write_ttl;
@@ -16,19 +22,16 @@ impl Model {
             }
             Aborted::Forced => check(object.forced, "a forced clear that nobody asked for")?,
             Aborted::StreamEnded => {
-                let has_ended = |copy: &Copy| self.ended.contains(&copy.connection);
+                // Memory goes with the connection that it was registered over.
+                let has_ended = |copy: &Copy| {
+                    let of_memory = copy.attachment.is_some() && is_orphan(copy);
+                    of_memory || self.ended.contains(&copy.connection)
+                };
                 let right = self.writers_are(number, has_ended);
                 check(right, "I-7: aborted for a connection that has not ended")?;
             }
             Aborted::InstanceEnded => {
-                let ended = |copy: &Copy| {
-                    news.instances_ended.iter().any(|(ended, _)| *ended == copy.name.instance)
-                };
-                // What an instance leaves behind goes over several turns.
-                let has_left =
-                    |copy: &Copy| self.holds.copies.iter().any(|left| std::ptr::eq(left, copy));
-                let right = self
-                    .writers_are(number, |copy| copy.is_given_up || ended(copy) || has_left(copy));
+                let right = self.writers_are(number, is_orphan);
                 check(right, "I-7: aborted for an instance that has not ended")?;
             }
             Aborted::Body => {

@@ -1,7 +1,7 @@
 //! Who is registered, with which layout, and since when it has been silent.
 
-use super::{Model, Verdict, check};
-use kvtide_core::names::{InstanceId, Layout};
+use super::{Geometry, Model, Verdict, check};
+use kvtide_core::names::{Attachment, InstanceId, Layout};
 use kvtide_core::time::{Duration, Instant};
 use std::rc::Rc;
 
@@ -29,6 +29,8 @@ pub struct Instance {
     pub world_size: u32,
     pub layout: Layout,
     pub way: Way,
+    /// What it has registered, if the server copies.
+    pub memory: Option<(Attachment, Geometry)>,
     last_seen: Instant,
     has_pinged: bool,
 }
@@ -39,21 +41,13 @@ impl Model {
         &mut self,
         instance: InstanceId,
         (model, world_size, layout): (&Rc<str>, u32, Layout),
+        memory: Option<(Attachment, Geometry)>,
         rejected: Option<Rejected>,
     ) -> Verdict {
-        let bytes = layout.bytes().filter(|bytes| *bytes <= self.rules.arena.bytes);
-        let slot = bytes.map(|bytes| bytes.next_multiple_of(self.rules.arena.align_bytes));
-        let expected = if world_size == 0 || world_size > 255 {
-            Some(Rejected::WorldSize)
-        } else if slot.is_none_or(|slot| slot > self.rules.arena.bytes) {
-            Some(Rejected::Layout)
-        } else if !self.instances.contains_key(&instance)
-            && self.instances.len() >= self.rules.instances
-        {
-            Some(Rejected::Full)
-        } else {
-            None
-        };
+        let is_full =
+            !self.instances.contains_key(&instance) && self.instances.len() >= self.rules.instances;
+        let full = is_full.then_some(Rejected::Full);
+        let expected = self.unfit(world_size, layout).or(full);
         check(rejected == expected, "P7: a registration was refused without that reason")?;
         if expected.is_some() {
             return Ok(());
@@ -63,7 +57,13 @@ impl Model {
             known.last_seen = now;
             let same =
                 known.model == *model && known.world_size == world_size && known.layout == layout;
+            // Memory that is registered again may be other memory.
+            let same = same && known.memory.is_none() && memory.is_none();
+            self.outdate(instance);
             return check(same, "a registration with another layout replaced nothing");
+        }
+        if memory.is_none() {
+            self.outdate(instance);
         }
         self.told.retain(|told| *told != instance);
         self.registrations += 1;
@@ -75,12 +75,24 @@ impl Model {
             world_size,
             layout,
             way: Way::Unknown,
+            memory,
             last_seen: now,
             has_pinged: false,
         };
         self.instances.insert(instance, entry);
         self.reaped.remove(&instance);
         Ok(())
+    }
+
+    /// Why nobody of this world can store objects of this layout.
+    pub(super) fn unfit(&self, world_size: u32, layout: Layout) -> Option<Rejected> {
+        let bytes = layout.bytes().filter(|bytes| *bytes <= self.rules.arena.bytes);
+        let slot = bytes.map(|bytes| bytes.next_multiple_of(self.rules.arena.align_bytes));
+        if world_size == 0 || world_size > 255 {
+            return Some(Rejected::WorldSize);
+        }
+        let fits = slot.is_some_and(|slot| slot <= self.rules.arena.bytes);
+        (!fits).then_some(Rejected::Layout)
     }
 
     /// Whether an instance is unknown because it was silent for too long.
@@ -112,7 +124,8 @@ impl Model {
         Ok(())
     }
 
-    pub fn unregister(&self, instance: InstanceId) -> Verdict {
+    pub fn unregister(&mut self, instance: InstanceId) -> Verdict {
+        self.outdate(instance);
         check(!self.instances.contains_key(&instance), "unregistered and still there")
     }
 

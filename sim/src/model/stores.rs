@@ -37,7 +37,7 @@ impl Model {
             Granted::NoContext => &Vec::new(),
             Granted::Slots(granted) => granted,
         };
-        let (objects, is_short) = self.reserve(transfer.range, &scope, news, granted)?;
+        let (objects, is_short) = self.reserve(transfer.range, &scope, news, granted, |_| false)?;
         self.judge_refusal(news, transfer.range, true)?;
         if objects.is_empty() {
             let refused = *got == Granted::NoContext;
@@ -61,13 +61,15 @@ impl Model {
         Ok(objects)
     }
 
-    /// Judges a reservation: exactly the absent chunks, up to the first that found no room.
-    fn reserve(
+    /// Judges a reservation: exactly the absent chunks, but for those without blocks, up to the
+    /// first that found no room.
+    pub(super) fn reserve(
         &mut self,
         range: &Range,
         scope: &Rc<Scope>,
         news: &News,
         granted: &[(u32, Place)],
+        is_null: impl Fn(u32) -> bool,
     ) -> Result<(Vec<ObjectNumber>, bool), String> {
         let mut objects = Vec::new();
         let is_short = !news.refused.is_empty();
@@ -82,6 +84,9 @@ impl Model {
                 self.excuse(Some(&key));
                 objects.push(self.stage(key.clone(), *place));
                 keys.push(key);
+                continue;
+            }
+            if is_null(position as u32) && refused.is_empty() {
                 continue;
             }
             let is_there = self.index.get(&key).is_some_and(|number| {
@@ -172,7 +177,8 @@ impl Model {
             None => {
                 let (must_be_full, _) = self.is_crowded(&name, None);
                 check(!must_be_full, "P3: a body was let in although the table was full")?;
-                let (objects, is_short) = self.reserve(transfer.range, &scope, news, places)?;
+                let (objects, is_short) =
+                    self.reserve(transfer.range, &scope, news, places, |_| false)?;
                 self.judge_refusal(news, transfer.range, false)?;
                 let mut copy = Model::new_copy(name, transfer);
                 copy.objects = places.iter().map(|(at, _)| *at).zip(objects).collect();
@@ -237,7 +243,12 @@ impl Model {
 
     /// Ends stores: what was written, and is still wanted, becomes readable. How many became
     /// readable as a whole.
-    fn publish(&mut self, numbers: &[u64], complete: u32, news: &News) -> Result<usize, String> {
+    pub(super) fn publish(
+        &mut self,
+        numbers: &[u64],
+        complete: u32,
+        news: &News,
+    ) -> Result<usize, String> {
         let (mut whole, mut published) = (0, 0);
         for number in numbers {
             let copy = self.copies.remove(number).expect("found by the caller");
@@ -296,6 +307,7 @@ impl Model {
     fn saw(&mut self, instance: InstanceId, way: Way) {
         if self.rules.is_shared
             && let Some(known) = self.instances.get_mut(&instance)
+            && known.memory.is_none()
         {
             known.way = way;
         }

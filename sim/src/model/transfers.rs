@@ -4,7 +4,7 @@ use super::clients::Way;
 use super::{Delivered, Missed, Model, News, ObjectNumber, Scope, Sure, Transfer, Verdict, check};
 use crate::calls::Range;
 use kvtide_core::event::SendOutcome;
-use kvtide_core::names::{ChunkHash, Connection, InstanceId, Reply, Ticket};
+use kvtide_core::names::{Attachment, ChunkHash, Connection, InstanceId, Reply, Ticket};
 use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Copy {
     pub(super) wrote_slots: bool,
     /// What it counts for in the share of writers.
     pub(super) lent_bytes: u64,
+    /// The server copies, from or to this memory.
+    pub(super) attachment: Option<Attachment>,
 }
 
 impl Copy {
@@ -131,6 +133,7 @@ impl Model {
             is_orphan: false,
             wrote_slots: false,
             lent_bytes: 0,
+            attachment: None,
         }
     }
 
@@ -302,24 +305,9 @@ impl Model {
         };
         let (scope, offers) = asker.ok_or("a stranger was given an object's bytes")?;
         let name = self.name(Kind::Retrieve, transfer, &scope);
-        let (full, _) = self.is_crowded(&name, Some(&transfer.range.request));
-        let chunks = transfer.range.len() as usize;
-        let full = full || self.reads().0 + chunks > self.rules.lease_cells;
-        check(!full, "P3: a reader was let in although the table was full")?;
-        check(news.missed.is_none() && !news.table_full, "I-49: a hit was told as a miss")?;
-        let may = self.may_read(transfer.range, &scope) != Sure::No;
-        check(may, "I-3: read without a lease of this request")?;
+        self.check_read(transfer, (&scope, &name), objects, news)?;
         check(*with_slots == offers.slots, "places are told to those that use them")?;
         check(ticket.is_some() == offers.bytes, "bytes are sent to those that use them")?;
-        check(objects.len() as u32 == transfer.range.len(), "a retrieve is all or nothing")?;
-        for (chunk, number) in (transfer.range.first_chunk..).zip(objects) {
-            let object = self.object(*number);
-            check(self.is_resident(*number), "I-7: an object that is not readable was lent")?;
-            check(!object.forced, "a forced clear left something to read")?;
-            let same = *object.key.scope == *scope
-                && object.key.hash == transfer.range.hashes[chunk as usize];
-            check(same, "I-48: another key's bytes were lent")?;
-        }
         self.consume(transfer.range, scope.rank, objects)?;
         let mut copy = Model::new_copy(name, transfer);
         copy.objects = (0..).zip(objects.iter().copied()).collect();
@@ -330,7 +318,12 @@ impl Model {
     }
 
     /// A miss has a reason, and the reason is true.
-    fn judge_miss(&mut self, transfer: Transfer, scope: Option<Rc<Scope>>, news: &News) -> Verdict {
+    pub(super) fn judge_miss(
+        &mut self,
+        transfer: Transfer,
+        scope: Option<Rc<Scope>>,
+        news: &News,
+    ) -> Verdict {
         let Some(scope) = scope else {
             return check(
                 news.missed.is_none(),
@@ -404,7 +397,9 @@ impl Model {
 
     /// The copy of this kind whose bytes come or go under a ticket.
     pub(super) fn streaming(&self, kind: Kind, ticket: Ticket) -> Option<u64> {
-        let is_it = |copy: &Copy| copy.kind() == kind && copy.stream == Some(ticket);
+        let is_it = |copy: &Copy| {
+            copy.kind() == kind && copy.attachment.is_none() && copy.stream == Some(ticket)
+        };
         self.copies.iter().find(|(_, copy)| is_it(copy)).map(|(number, _)| *number)
     }
 

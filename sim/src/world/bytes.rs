@@ -4,8 +4,10 @@
 //! What is understood must be what was meant. Some messages are broken on the way: those are
 //! refused with an answer and a fact, and change nothing, or happen to be another request.
 
-use super::{Action, ProcessId, Step, Then, World};
-use crate::calls::{Call, Range};
+use super::actions::{Action, Then};
+use super::{ProcessId, Step, World};
+use crate::calls::{Blocks, Call, Paged, Range};
+use crate::devices::DeviceId;
 use crate::reach::State;
 use kvtide_core::effect::{Answer, Outbox};
 use kvtide_core::event::{Ask, Keys};
@@ -253,6 +255,9 @@ impl World {
             Call::CommitRetrieve { instance, .. } => {
                 Request::CommitRetrieve { key, instance: *instance }
             }
+            Call::RegisterPaged { .. } | Call::Store { .. } | Call::Retrieve { .. } => {
+                unreachable!("workers with memory speak in values")
+            }
             Call::Clear { force } => Request::Clear { force: *force },
         };
         let mut frames = vec![uid_frame(self.messages_sent), operation_frame(request.operation())];
@@ -345,6 +350,20 @@ fn owned(ask: &Ask<'_>) -> Call {
         Ask::CommitRetrieve { instance, keys } => {
             Call::CommitRetrieve { instance, range: range(&keys) }
         }
+        Ask::RegisterPaged(registration) => Call::RegisterPaged {
+            instance: registration.instance,
+            model: registration.model.into(),
+            world_size: registration.world_size,
+            paged: Paged { device: NOBODYS, pages: registration.pages },
+        },
+        Ask::Store { instance, keys, blocks } => {
+            let blocks = Blocks { device: NOBODYS, ids: blocks.into() };
+            Call::Store { instance, range: range(&keys), blocks }
+        }
+        Ask::Retrieve { instance, keys, blocks, skip_tokens } => {
+            let blocks = Blocks { device: NOBODYS, ids: blocks.into() };
+            Call::Retrieve { instance, range: range(&keys), blocks, skip_tokens }
+        }
         Ask::Clear { force } => Call::Clear { force },
     }
 }
@@ -400,7 +419,9 @@ fn asks_for_nothing(call: &Call) -> bool {
 /// act two, and worlds that do not stretch the bounds of a turn.
 fn is_for_bench(call: &Call) -> bool {
     match call {
-        Call::Register { .. } => false,
+        Call::Register { .. } | Call::RegisterPaged { .. } => false,
+        // What its blocks held would be anybody's guess.
+        Call::Store { .. } | Call::Retrieve { .. } => false,
         Call::Wait { wait, .. } => *wait <= Duration::from_secs(1),
         _ => call.range().is_none_or(|range| range.world_size <= 8 && range.readers <= 8),
     }
@@ -421,5 +442,7 @@ fn damage(frames: &mut Vec<Vec<u8>>, rng: &mut Rng) -> bool {
     true
 }
 
+/// The memory that a broken message speaks of.
+const NOBODYS: DeviceId = DeviceId(u32::MAX);
 /// A longer body is announced by its frames and follows them.
 const SHORT_BODY_BYTES: u64 = 2_048;

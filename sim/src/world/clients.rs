@@ -1,8 +1,10 @@
 //! Engine processes: a scheduler and its workers, each with a connection of its own, and the
 //! requests that they serve (spec/wire §3.2).
 
+use super::actions::{Action, Then};
 use super::bytes::Link;
-use super::{Action, ProcessId, RequestNumber, Then, World};
+use super::paged::Cache;
+use super::{ProcessId, RequestNumber, World};
 use crate::calls::{Call, Range};
 use crate::reach::State;
 use kvtide_core::config::PoolKind;
@@ -19,6 +21,8 @@ pub(crate) struct Process {
     pub rank: Option<u32>,
     pub instance: InstanceId,
     pub layout: Layout,
+    /// Memory that the server copies from and to, if it does.
+    pub cache: Option<Cache>,
     /// Moves its bytes in messages, whatever it is offered.
     pub is_inline: bool,
     /// Stores what its rank computes; of several workers with one rank only the first does.
@@ -97,6 +101,7 @@ impl World {
             rank,
             instance: InstanceId(self.instances_made),
             layout,
+            cache: None,
             is_inline,
             stores,
             is_open: false,
@@ -109,6 +114,9 @@ impl World {
             link: Link::default(),
         });
         let process = ProcessId(self.processes.len() - 1);
+        if rank.is_some() && self.rng.chance_ppm(self.profile.groups[group].paged) {
+            self.processes[process.0].cache = self.new_cache(group);
+        }
         self.plan(self.profile.latency, Action::Connect { process });
         process
     }
@@ -134,6 +142,9 @@ impl World {
     }
 
     pub(super) fn register(&mut self, process: ProcessId) {
+        if self.processes[process.0].cache.is_some() {
+            return self.register_paged(process);
+        }
         let entry = &self.processes[process.0];
         let group = &self.profile.groups[entry.group];
         let call = Call::Register {
@@ -153,6 +164,7 @@ impl World {
         let entry = &self.processes[process.0];
         let instance = entry.rank.map(|_| entry.instance);
         self.send(process, Call::Ping { instance }, Then::Nothing);
+        self.register_if_refused(process);
         self.plan_in(Duration::from_secs(10), Action::Ping { connection });
     }
 
@@ -239,6 +251,7 @@ impl World {
         answer: Answer,
     ) {
         let process = ProcessId(connection.0.index as usize);
+        self.after_copy(process, &call, &answer);
         match then {
             Then::Nothing | Then::Stray | Then::Registered | Then::HasRead(_) => {
                 self.after_ping(process, &answer);
@@ -367,6 +380,9 @@ impl World {
         let (rank, instance) = (self.processes[process.0].rank, self.processes[process.0].instance);
         let entry = &self.requests[request.0];
         let range = entry.range.part(rank, entry.local, entry.hit);
+        if self.processes[process.0].cache.is_some() {
+            return self.retrieve_blocks(process, request, range);
+        }
         self.send(process, Call::PrepareRetrieve { instance, range }, Then::Retrieve(request));
     }
 
@@ -415,11 +431,14 @@ impl World {
             None => from + 1 + self.rng.below((chunks - from) as u64) as u32,
         };
         let part = range.part(rank, from, end);
-        let call = Call::PrepareStore { instance, range: part };
-        self.send(process, call, Then::Store);
         if end < chunks {
             self.plan(self.profile.gap, Action::StartStore { process, request, from: end });
         }
+        if self.processes[process.0].cache.is_some() {
+            return self.store_blocks(process, part);
+        }
+        let call = Call::PrepareStore { instance, range: part };
+        self.send(process, call, Then::Store);
     }
 
     /// Places are written first, see `streams`; without them the bytes follow inline.

@@ -1,6 +1,7 @@
 //! What goes wrong, as far as it does not lie in how slowly bytes travel.
 
-use super::{Action, ProcessId, Step, Then, World};
+use super::actions::{Action, Then};
+use super::{ProcessId, Step, World};
 use crate::calls::Call;
 use crate::profile::layout_of;
 use crate::reach::State;
@@ -43,6 +44,10 @@ impl World {
         }
         if self.chance(faults.unregister) {
             self.unregister();
+        }
+        if self.chance(faults.anew) {
+            let process = ProcessId(self.pick(self.processes.len()));
+            self.register_anew(process);
         }
         self.tier_faults()?;
         if self.chance(faults.late_tick / 8) {
@@ -154,12 +159,14 @@ impl World {
         let entry = &mut self.processes[process.0];
         entry.generation += 1;
         entry.was_reaped = false;
+        self.lose_cache(process);
+        let entry = &mut self.processes[process.0];
         match self.rng.below(4) {
             0 => {
                 self.instances_made += 1;
                 entry.instance = InstanceId(self.instances_made);
             }
-            1 if self.profile.faults.unregister > 0 => {
+            1 if self.profile.faults.unregister > 0 && entry.cache.is_none() => {
                 // A new one; then again that of its group, of which there may be objects.
                 let grains = 1 + self.rng.below(self.profile.config.l1_bytes / 16 / 1024);
                 let usual = self.profile.groups[entry.group].layout;
@@ -204,6 +211,9 @@ impl World {
             part.salt = if part.salt.is_empty() { "tenant".into() } else { "".into() };
         }
         let name = range.request.clone();
+        if entry.cache.is_some() && self.rng.below(2) == 0 {
+            return self.stray_blocks(process, part);
+        }
         let call = match self.rng.below(11) {
             0 => Call::Query { request: name },
             1 => Call::Wait { request: name, wait: Duration::from_millis(self.rng.below(200)) },

@@ -1,6 +1,7 @@
 //! The arena grows, step by step; a step need not end where a block of it does.
 
-use super::{Action, Step, World};
+use super::actions::Action;
+use super::{Step, World};
 use crate::reach::State;
 use crate::transcript::Input;
 use kvtide_core::time::Duration;

@@ -1,6 +1,6 @@
 //! What will happen, in the order of time, and of planning where that is the same.
 
-use super::Action;
+use super::actions::Action;
 use kvtide_core::time::Instant;
 use std::cmp::Ordering;
 

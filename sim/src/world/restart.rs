@@ -3,8 +3,9 @@
 //! their connections have ended and come back, some without a word about who they are; what they
 //! had on its way comes to nothing.
 
+use super::actions::Action;
 use super::bytes::Link;
-use super::{Action, ProcessId, Step, World};
+use super::{ProcessId, Step, World};
 use crate::reach::State;
 use crate::transcript::Input;
 use kvtide_core::front::Front;
@@ -19,15 +20,21 @@ impl World {
             process.is_open = false;
             process.link = Link::default();
         }
+        for process in 0..self.processes.len() {
+            self.lose_cache(ProcessId(process));
+        }
         self.waiting.clear();
         self.holdings.clear();
         self.streams.clear();
+        self.carried.clear();
         self.opened_for.clear();
         // What the old server was still to be told names tickets that the new one has not issued.
         self.queue.retain(|planned| {
             let of_server = matches!(
                 planned.0.action,
                 Action::Flow { .. }
+                    | Action::Attached { .. }
+                    | Action::Carry { .. }
                     | Action::StaleEnding { .. }
                     | Action::Grow
                     | Action::Join { .. }
@@ -55,6 +62,7 @@ impl World {
             (State::ServerCrashedLeased, status.leased_objects > 0),
             (State::ServerCrashedWriting, self.holdings.values().any(|held| held.is_writer)),
             (State::ServerCrashedFlowing, !self.streams.is_empty()),
+            (State::ServerCrashedCopying, !self.carried.is_empty()),
             (State::ServerCrashedWorking, status.jobs > 0),
         ];
         for (state, _) in met.into_iter().filter(|(_, is_met)| *is_met) {

@@ -2,8 +2,9 @@
 //! arrived before it goes on with old work, so anything may come between two turns of a lookup, an
 //! eviction pass or an end.
 
+use super::actions::Then;
 use super::clients::Request;
-use super::{ProcessId, RequestNumber, Step, Then, World};
+use super::{ProcessId, RequestNumber, Step, World};
 use crate::calls::{Call, Range};
 use kvtide_core::engine::Alarm;
 use kvtide_core::time::Duration;

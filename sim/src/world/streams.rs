@@ -1,6 +1,7 @@
 //! Bytes on their way: places in the hands of clients, answers being sent, bodies being received.
 
-use super::{Action, ProcessId, Step, Then, World};
+use super::actions::{Action, Then};
+use super::{ProcessId, Step, World};
 use crate::bench::Lent;
 use crate::calls::Call;
 use crate::deeds::Deed;

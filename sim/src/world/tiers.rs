@@ -8,8 +8,9 @@ mod endings;
 mod peers;
 mod roster;
 
+use super::actions::Action;
 use super::disk::Disk;
-use super::{Action, Step, World};
+use super::{Step, World};
 use crate::memory::{GRAIN_BYTES, Tag, grains};
 use crate::orders::{Found, Name, Order, digest};
 use crate::reach::State;

@@ -2,7 +2,8 @@
 //! clears by force between the two makes them a store, or a read, of different objects. And one
 //! request's slots may be committed under the id of another.
 
-use super::{Action, ProcessId, RequestNumber, Then, World};
+use super::actions::{Action, Then};
+use super::{ProcessId, RequestNumber, World};
 use crate::calls::Call;
 use kvtide_core::names::{Connection, Reply};
 use kvtide_core::time::Duration;
