@@ -19,7 +19,7 @@ macro_rules! calls {
             }
 
             $(fn $name(&self, $($arg: $kind),*) {
-                // SAFETY: the type is that of the driver's header, and the engine passes what lives.
+                // SAFETY: the type is that of the driver's header; the engine passes what lives.
                 let code = unsafe { (self.$name)($($arg),*) };
                 assert_eq!(code, 0, "{} of the engine", stringify!($name));
             })*

@@ -64,7 +64,7 @@ fn this_process_is_an_engine() {
 /// What an engine that crashed amid a copy had lent us is let go, once, and when nothing reads it
 /// any more; nobody else notices.
 #[test]
-fn f04_an_engine_that_dies_amid_a_copy_leaves_others_served() {
+fn f09_an_engine_that_dies_amid_a_copy_leaves_others_served() {
     if !needs_fake() {
         return;
     }
@@ -105,7 +105,7 @@ fn f04_an_engine_that_dies_amid_a_copy_leaves_others_served() {
 /// An engine that ends its registration while its own copy is under way: what it had lent is read
 /// to the end, and then let go.
 #[test]
-fn f05_memory_is_let_go_after_the_last_copy_and_not_before() {
+fn f09_memory_is_let_go_after_the_last_copy_and_not_before() {
     if !needs_fake() {
         return;
     }
