@@ -161,8 +161,8 @@ fn many_requests_in_flight_end_each_for_itself() {
     }
     let ended: Vec<(u64, bool)> = stores.iter().map(|_| writer.ended()).collect();
     assert_eq!(ended, stores.iter().map(|uid| (*uid, true)).collect::<Vec<_>>(), "in order");
-    for at in 0..COUNT as usize {
-        assert_eq!(reader.lookup(at as u32 + 1, 1, &names[at]), 1);
+    for (seed, name) in (1..).zip(&names) {
+        assert_eq!(reader.lookup(seed, 1, name), 1);
     }
     let mut fetches: Vec<u64> = (0..COUNT as usize)
         .map(|at| {

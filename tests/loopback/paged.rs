@@ -59,7 +59,9 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        self.names.iter().for_each(|name| drop(shm::unlink(&**name)));
+        for name in &self.names {
+            let _ = shm::unlink(&**name);
+        }
     }
 }
 
