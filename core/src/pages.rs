@@ -175,7 +175,7 @@ impl Format {
         }
     }
 
-    fn heads_first(self) -> bool {
+    pub fn heads_first(self) -> bool {
         matches!(self, Format::PlaneBlockHead | Format::BlockPlaneHead | Format::PackedHead)
     }
 

@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use sums::Sum;
 
 /// The reactor's end of it.
@@ -37,7 +38,7 @@ pub struct Pager {
     /// Started with the first engine: a server without one has no threads for it.
     lanes: Vec<Producer<Work>>,
     /// Started with the first engine on a card.
-    device: Option<Sender<Told>>,
+    device: Option<(Sender<Told>, Ending)>,
     endings: Mailbox<End>,
     sender: Sender<End>,
     taken: Vec<End>,
@@ -85,7 +86,7 @@ impl Pager {
     /// The first `usable` bytes of the arena have memory behind them.
     pub fn grown(&mut self, usable: u64) {
         self.usable = usable;
-        if let Some(device) = &self.device {
+        if let Some((device, _)) = &self.device {
             device.put(Told::Grown { bytes: usable }).ok();
         }
     }
@@ -146,7 +147,7 @@ impl Pager {
                 attached.gone.store(true, Ordering::Relaxed);
             }
             Place::Card => {
-                let device = self.device.as_ref().expect("it has attached this");
+                let (device, _) = self.device.as_ref().expect("it has attached this");
                 device.put(Told::Detach { attachment }).ok();
             }
         }
@@ -201,7 +202,7 @@ impl Pager {
                 let (at, attached) = (self.lane_of(attachment), attached.clone());
                 self.lanes[at].put(Work::Copy(attached, order)).is_ok()
             }
-            Some(Place::Card) => self.device.as_ref().is_some_and(|device| {
+            Some(Place::Card) => self.device.as_ref().is_some_and(|(device, _)| {
                 device.put(Told::Copy { attachment, order: Box::new(order) }).is_ok()
             }),
             // It was let go in the same turn.
@@ -256,18 +257,21 @@ impl Pager {
             let ends = self.sender.clone();
             // There is room for as many endings as can be in flight.
             let tell = Box::new(move |end| drop(ends.put(end)));
-            let device = device::start(self.window.clone(), tell)?;
+            let (device, ending) = device::start(self.window.clone(), tell)?;
             device.put(Told::Grown { bytes: self.usable }).ok();
-            self.device = Some(device);
+            self.device = Some((device, ending));
         }
-        Ok(self.device.as_ref().expect("started above"))
+        Ok(&self.device.as_ref().expect("started above").0)
     }
 }
 
 impl Drop for Pager {
     fn drop(&mut self) {
-        if let Some(device) = &self.device {
+        // A process that ends while a thread of it is inside the driver may crash there. A driver
+        // that hangs is no reason not to end.
+        if let Some((device, ending)) = &self.device {
             device.put(Told::End).ok();
+            ending.within(END_TIME);
         }
     }
 }
@@ -289,3 +293,5 @@ pub const LANES_MAX: usize = 8;
 /// Shared memory segments of all engines: each takes a descriptor.
 const SEGMENTS_MAX: usize = 16_384;
 const ENDINGS_MAX: usize = PAGE_COPIES_MAX + INSTANCES_MAX;
+/// What letting go of cards may take at the end.
+const END_TIME: Duration = Duration::from_secs(2);

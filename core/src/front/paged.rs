@@ -137,6 +137,14 @@ fn check<'a>(
     if pages.runs_max() > RUNS_PER_OBJECT_MAX {
         return Err(Refusal::Pages("one chunk of these kv_caches has too many blocks and layers"));
     }
+    // Where heads come first, a run is a copy for each of them.
+    let heads = if on_card && pages.format.heads_first() { pages.heads.into() } else { 1 };
+    if pages.runs_max().saturating_mul(heads) > RUNS_PER_OBJECT_MAX {
+        return Err(Refusal::Pages(
+            "one chunk of these kv_caches has too many blocks, layers and heads for a card; \
+             with kv_layout NHD it has fewer pieces",
+        ));
+    }
     match pages.layout().bytes() {
         Some(bytes) if bytes <= config.l1_bytes => {}
         _ => return Err(Refusal::LayoutTooLarge),

@@ -47,7 +47,7 @@ pub extern "C" fn fakecuda_calls(name: *const c_char) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn fakecuda_fail(name: *const c_char, nth: u64, code: u32) {
     let name = text(name).to_string_lossy().into_owned();
-    world::lock().faults.push(Fault { name, nth, code });
+    world::lock().faults.push(Fault { name, nth, code, breaks: false });
 }
 
 /// `devices`, `version`, `quota_bytes`, `delay_us`, `stalled`, `breaking`, `batch_fails_at`.

@@ -156,6 +156,7 @@ entries! {
             if left > 0 {
                 world.violation(format!("{left} objects are alive at the last release"));
             }
+            world.report();
         }
         Ok(())
     }

@@ -16,11 +16,13 @@ pub struct Context {
     pub sticky: u32,
 }
 
-/// One injected fault: call `nth` from now of `name` returns `code` and does nothing.
+/// One injected fault: call `nth` from now of `name` returns `code` and does nothing; or, where it
+/// `breaks`, the call succeeds and the next operation of any stream ends its context with `code`.
 pub struct Fault {
     pub name: String,
     pub nth: u64,
     pub code: u32,
+    pub breaks: bool,
 }
 
 pub struct Settings {
@@ -55,7 +57,8 @@ pub struct World {
     pub violations: Vec<String>,
 }
 
-static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
+static WORLD: LazyLock<Mutex<World>> =
+    LazyLock::new(|| Mutex::new(World { faults: ordered(), ..World::default() }));
 pub type Locked = MutexGuard<'static, World>;
 
 pub fn lock() -> Locked {
@@ -64,6 +67,20 @@ pub fn lock() -> Locked {
 
 fn number(name: &str, or: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(or)
+}
+
+/// Faults that the environment orders from the start: `name:nth:code` or `name:nth:code:breaks`,
+/// more of them behind commas.
+fn ordered() -> Vec<Fault> {
+    let fault = |order: &str| {
+        let mut words = order.split(':');
+        let name = words.next()?.to_owned();
+        let (nth, code) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Fault { name, nth, code, breaks: words.next() == Some("breaks") })
+    };
+    let orders = std::env::var("FAKECUDA_FAIL").unwrap_or_default();
+    let faults = orders.split_terminator(',').map(|order| fault(order).expect("name:nth:code"));
+    faults.collect()
 }
 
 impl Default for Settings {
@@ -101,7 +118,12 @@ impl World {
             self.faults[at].nth -= 1;
             return Ok(());
         }
-        Err(self.faults.remove(at).code)
+        let fault = self.faults.remove(at);
+        if fault.breaks {
+            self.settings.breaking = fault.code;
+            return Ok(());
+        }
+        Err(fault.code)
     }
 
     pub fn violation(&mut self, text: String) {
@@ -128,6 +150,21 @@ impl World {
         let all = allocations.chain(registrations).chain(streams).chain(events);
         all.filter(|context| of(*context)).count()
     }
+
+    /// Writes what there is to say at the end to the file that `FAKECUDA_REPORT` names: what is
+    /// alive, every violation, and how often what was called.
+    pub fn report(&self) {
+        let Some(path) = std::env::var_os("FAKECUDA_REPORT") else { return };
+        let alive = self.objects(|_| true) + self.contexts.len();
+        let violations = self.violations.iter().map(|text| format!("violation {text}\n"));
+        let calls = self.calls.iter().map(|(name, count)| format!("calls {name} {count}\n"));
+        let text = format!("live {alive}\n");
+        let text = violations.chain(calls).fold(text, |text, line| text + &line);
+        if let Err(error) = std::fs::write(&path, text) {
+            eprintln!("fake driver: {}: {error}", path.display());
+        }
+    }
+
     /// The next number of a small generator; only the order of what has no order depends on it.
     pub fn random(&mut self) -> u64 {
         let seed = &mut self.settings.seed;

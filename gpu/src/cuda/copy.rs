@@ -111,11 +111,12 @@ impl Copier {
         let mut done = 0;
         while done < run.bytes {
             let offset = run.host + done;
-            let bytes = pinned.left_in_slice(offset).min(run.bytes - done);
+            let slice = pinned.slice_of(offset);
+            let bytes = (slice.end - offset).min(run.bytes - done);
             let host = pinned.at(offset, bytes).expect("located as a whole");
             let span = Span { region: run.region, device: device + done, host, bytes };
             done += bytes;
-            let begins_slice = pinned.left_in_slice(offset) == pinned.left_in_slice(0);
+            let begins_slice = slice.start == offset;
             match self.spans.last_mut() {
                 Some(last) if !begins_slice && follows(regions, last, &span) => last.bytes += bytes,
                 _ => self.spans.push(span),
@@ -149,7 +150,7 @@ impl Copier {
         while row < rows.rows {
             let first = rows.row(row);
             let (device, host) = locate(regions, pinned, &first)?;
-            let left = pinned.left_in_slice(first.host);
+            let left = pinned.slice_of(first.host).end - first.host;
             if left < rows.row_bytes {
                 self.add_cut_row(regions, pinned, &first, device);
                 row += 1;

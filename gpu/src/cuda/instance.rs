@@ -302,6 +302,17 @@ impl Instance {
         self.slots.len()
     }
 
+    /// Whether letting go of it waits for nothing: no ticket is in flight and the streams have come
+    /// to their end, or the context is lost and they never will.
+    pub fn is_idle(&self) -> bool {
+        let streams_idle = || {
+            let calls = self.card.bind()?;
+            let [store, load] = self.parts.streams.each_ref().map(|each| each.idle(calls));
+            Ok::<bool, Failed>(store? && load?)
+        };
+        self.slots.is_empty() && (self.broken.is_some() || streams_idle().unwrap_or(true))
+    }
+
     /// The error that ended the context, once [`Instance::poll`] has met it.
     pub fn broken(&self) -> Option<Failed> {
         self.broken

@@ -11,6 +11,7 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::shm::{self, OFlags};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -211,7 +212,9 @@ pub struct Pinned {
     slice_bytes: usize,
     /// Registered from the start on. Grows under the lock, and is read without it.
     bytes: AtomicUsize,
-    growing: Mutex<()>,
+    /// As far as all slices are whole. Beyond it their ends are listed.
+    whole: AtomicUsize,
+    ends: Mutex<Vec<usize>>,
 }
 
 impl Pinned {
@@ -223,27 +226,30 @@ impl Pinned {
         assert!(slice_bytes > 0, "a slice holds something");
         assert!(slice_bytes.is_multiple_of(4096), "slices begin at pages");
         let base = base.as_ptr().expose_provenance();
-        Pinned {
-            card: card.clone(),
-            base,
-            slice_bytes,
-            bytes: AtomicUsize::new(0),
-            growing: Mutex::new(()),
-        }
+        let (bytes, whole) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Pinned { card: card.clone(), base, slice_bytes, bytes, whole, ends: Mutex::default() }
     }
 
-    /// Registers up to `bytes` from the start, in whole slices but for the last; after a last one
-    /// that was not whole it cannot grow. What was registered before an error stays.
+    fn ends(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers up to `bytes` from the start, in whole slices but for the last. What was
+    /// registered before an error stays.
     pub fn grow(&self, bytes: usize) -> Result<(), Failed> {
         let calls = self.card.bind()?;
-        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ends = self.ends();
         let mut length = self.bytes.load(Ordering::Acquire);
         while length < bytes {
-            assert!(length.is_multiple_of(self.slice_bytes), "the last slice was whole");
             let slice = self.slice_bytes.min(bytes - length);
             // SAFETY: the caller of `new` keeps these bytes mapped until this value is dropped.
             unsafe { calls.host_register(self.base + length, slice, PORTABLE) }?;
             length += slice;
+            if ends.is_empty() && slice == self.slice_bytes {
+                self.whole.store(length, Ordering::Release);
+            } else {
+                ends.push(length);
+            }
             self.bytes.store(length, Ordering::Release);
         }
         Ok(())
@@ -263,17 +269,30 @@ impl Pinned {
         Ok(self.base as u64 + offset)
     }
 
-    /// How many bytes from `offset` on lie in the same slice.
-    pub(super) fn left_in_slice(&self, offset: u64) -> u64 {
-        self.slice_bytes as u64 - offset % self.slice_bytes as u64
+    /// Where the slice that `offset` lies in begins, and where it ends.
+    pub(super) fn slice_of(&self, offset: u64) -> Range<u64> {
+        let slice = self.slice_bytes as u64;
+        let whole = self.whole.load(Ordering::Acquire);
+        if offset < whole as u64 {
+            let start = offset - offset % slice;
+            return start..start + slice;
+        }
+        let ends = self.ends();
+        let at = ends.partition_point(|end| *end as u64 <= offset);
+        let start = at.checked_sub(1).map_or(whole, |before| ends[before]);
+        let end = ends.get(at).copied().expect("an offset that is registered");
+        start as u64..end as u64
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let length = *self.bytes.get_mut();
         let Ok(calls) = self.card.bind() else { return };
-        for start in (0..length).step_by(self.slice_bytes) {
+        let whole = (0..*self.whole.get_mut()).step_by(self.slice_bytes);
+        let ends = self.ends();
+        let last = self.whole.load(Ordering::Acquire);
+        let beyond = [last].into_iter().chain(ends.iter().copied()).take(ends.len());
+        for start in whole.chain(beyond) {
             // SAFETY: registered by `grow`; instances hold this value until their tickets ended.
             let _ = unsafe { calls.host_unregister(self.base + start) };
         }

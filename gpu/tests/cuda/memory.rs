@@ -95,6 +95,9 @@ fn host_memory_is_registered_slice_by_slice() {
     assert_eq!(pinned.bytes(), 5 * SLICE_BYTES as u64, "what was registered counts");
     pinned.grow(6 * SLICE_BYTES + 4096).expect("and on from there");
     assert_eq!(fake.live() - before, 7);
+    // Memory that comes in smaller steps than slices: on from a slice that was not whole.
+    pinned.grow(8 * SLICE_BYTES).expect("and on from there, too");
+    assert_eq!((pinned.bytes(), fake.live() - before), (8 * SLICE_BYTES as u64, 9));
     drop(pinned);
     assert_eq!(fake.live(), before);
     drop(card);

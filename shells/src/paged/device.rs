@@ -64,22 +64,21 @@ pub enum End {
 pub type Tell = Box<dyn Fn(End) + Send>;
 
 /// Starts the thread.
-pub fn start(window: Window, tell: Tell) -> io::Result<Sender<Told>> {
+pub fn start(window: Window, tell: Tell) -> io::Result<(Sender<Told>, Ending)> {
     let sleeper: Arc<OnceLock<Thread>> = Arc::default();
     let awake = sleeper.clone();
     // Before it has said who it is, it has not slept yet.
     let wake = move || awake.get().into_iter().for_each(Thread::unpark);
     let (sender, notes) = mailbox(NOTES_MAX, wake);
     let own = sender.clone();
-    // There is nothing to wait for at the end: what is in flight then stays with the driver.
-    Ending::spawn("copy-card", move || {
+    let ending = Ending::spawn("copy-card", move || {
         sleeper.set(thread::current()).ok();
         // As many endings as can be in flight have room.
         let sink: Sink = Arc::new(move |part| drop(own.put(Told::Done { part })));
         let cards = Cards::new(window, sink);
         Devices { cards, flights: BTreeMap::new(), leaving: Vec::new(), tell }.run(notes);
     })?;
-    Ok(sender)
+    Ok((sender, ending))
 }
 
 /// Fields go in this order: engines before the cards, and those before the arena.
@@ -105,7 +104,7 @@ impl Devices {
                     Told::Copy { attachment, order } => self.copy(attachment, *order),
                     Told::Grown { bytes } => self.cards.grown(bytes),
                     Told::Done { part } => self.done(part),
-                    Told::End => return,
+                    Told::End => return self.end(),
                 }
             }
             self.look_around();
@@ -113,9 +112,23 @@ impl Devices {
             if self.cards.pin_some() {
                 continue;
             }
-            let busy = self.all().any(|flights| flights.in_flight() > 0);
+            let busy = self.flights.values().any(|flights| flights.in_flight() > 0);
+            let busy = busy || !self.leaving.is_empty();
             thread::park_timeout(if busy { LOOK_AROUND } else { IDLE });
         }
+    }
+
+    /// Lets everything go, unless a card may still be writing to the arena: that stays mapped then.
+    fn end(mut self) {
+        self.leaving.extend(std::mem::take(&mut self.flights).into_values());
+        for _ in 0..LAST_LOOKS {
+            self.look_around();
+            if self.leaving.is_empty() {
+                return;
+            }
+            thread::park_timeout(LAST_LOOK);
+        }
+        std::mem::forget(self);
     }
 
     fn attach(&mut self, attaching: Attaching) {
@@ -151,12 +164,9 @@ impl Devices {
         for flights in flights.values_mut().chain(leaving.iter_mut()) {
             flights.look_around(cards, tell);
         }
-        // Dropping them waits for their streams, which are idle.
-        leaving.retain(|flights| flights.in_flight() > 0);
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Flights> {
-        self.flights.values().chain(&self.leaving)
+        // Letting them go waits for their streams, and what an engine has left there (an event that
+        // it never comes to) is no reason to hold up others.
+        leaving.retain(|flights| !flights.is_idle());
     }
 }
 
@@ -165,6 +175,9 @@ impl Devices {
 const NOTES_MAX: usize = PAGE_COPIES_MAX + (flights::PARTS_MAX + 4) * INSTANCES_MAX;
 /// How often a lost context is looked for while something is in flight on it.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
+/// What streams are given at the end to come to theirs.
+const LAST_LOOKS: u32 = 200;
+const LAST_LOOK: Duration = Duration::from_millis(5);
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// What the thread is told, at its bound.

@@ -1,6 +1,6 @@
 //! The driver, the cards in use, and the arena as each of them knows it.
 
-use super::flights::Flights;
+use super::flights::{EVENTS, Flights};
 use crate::arena::Window;
 use crate::arena::sizing::Bytes;
 use kvtide_core::event::AttachFault;
@@ -11,7 +11,7 @@ use kvtide_gpu::cuda::{
     self, Absent, Card, CardFault, Driver, Instance, InstanceSpec, Pinned, Region, RegionSource,
     Sink, TorchCounter,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -36,15 +36,9 @@ impl Cards {
         Cards { sink, driver: None, used, usable: 0, refused: false, parts: 0, window }
     }
 
-    /// So much of the arena can be registered: in whole slices until it has its last size.
-    fn registrable(&self) -> u64 {
-        let is_last = self.usable == self.window.mapped_bytes();
-        if is_last { self.usable } else { self.usable - self.usable % GROW_STEP_BYTES }
-    }
-
     /// What is to be registered for an access up to `end`.
     pub fn slices_to(&self, end: u64) -> u64 {
-        end.next_multiple_of(GROW_STEP_BYTES).min(self.registrable())
+        end.next_multiple_of(GROW_STEP_BYTES).min(self.usable)
     }
 
     /// Another name for a part of an order, over all engines.
@@ -84,10 +78,13 @@ impl Cards {
             regions.push(region.map_err(refused)?);
         }
         // Whether the engine speaks of events or of numbers shows with its first transfer.
-        let spec = InstanceSpec { isolated: true, ..InstanceSpec::default() };
+        // It hears of an end by an answer, so nobody opens our events.
+        let spec = InstanceSpec { isolated: true, events: EVENTS };
         let instance = Instance::open(&card, &pinned, regions, &self.sink, spec);
         let mut instance = instance.map_err(refused)?;
-        for event in sources.iter().filter_map(|source| source.event.as_deref()) {
+        // Usually one event for all tensors.
+        let events = sources.iter().filter_map(|source| source.event.as_deref());
+        for event in events.collect::<BTreeSet<_>>() {
             instance.wait_first(event).map_err(refused)?;
         }
         let starts = sources.iter().map(|source| source.offset_bytes).collect();
@@ -133,7 +130,7 @@ impl Cards {
 
     /// Registers a further slice of the arena with the cards. Whether there is more to do.
     pub fn pin_some(&mut self) -> bool {
-        let whole = self.registrable();
+        let whole = self.usable;
         for (card, pinned) in self.used.values() {
             let known = pinned.bytes();
             if known >= whole || self.refused {

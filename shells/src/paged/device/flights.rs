@@ -31,6 +31,8 @@ struct Pending {
     queued: usize,
     /// Parts that are in flight.
     flying: usize,
+    /// One was queued behind the engine's event, and those after it lie behind that one.
+    behind_event: bool,
     failed: bool,
 }
 
@@ -61,10 +63,16 @@ impl Flights {
         self.orders.len()
     }
 
+    /// Whether it can be let go without waiting for anything.
+    pub fn is_idle(&self) -> bool {
+        self.orders.is_empty() && self.instance.is_idle()
+    }
+
     pub fn begin(&mut self, order: Order, cards: &mut Cards, tell: &Tell) {
         let ticket = order.ticket;
         self.waiting.push_back(ticket);
-        self.orders.insert(ticket, Pending { order, queued: 0, flying: 0, failed: false });
+        let pending = Pending { order, queued: 0, flying: 0, behind_event: false, failed: false };
+        self.orders.insert(ticket, pending);
         self.go_on(cards, tell);
     }
 
@@ -165,7 +173,9 @@ impl Flights {
             Direction::Store => cuda::Direction::Store,
             Direction::Retrieve => cuda::Direction::Load,
         };
-        self.instance.submit(part, direction, &order.event, &work)?;
+        let event: &[u8] = if pending.behind_event { &[] } else { &order.event };
+        self.instance.submit(part, direction, event, &work)?;
+        pending.behind_event = true;
         pending.queued = objects.end;
         pending.flying += 1;
         self.parts.insert(part, ticket);
@@ -185,8 +195,14 @@ impl Plan {
         self.flat.clear();
         self.rows.clear();
         let each = pages.blocks_per_object() as usize;
+        let heads = if pages.format.heads_first() { pages.heads as usize } else { 1 };
+        let copies_max = pages.runs_max() as usize * heads;
         let mut end = from;
-        while end < order.objects.len() && self.flat.len() + self.rows.len() < COPIES_PER_PART {
+        while end < order.objects.len() {
+            let copies = self.flat.len() + self.rows.len();
+            if end > from && copies + copies_max > COPIES_PER_PART {
+                break;
+            }
             let (chunk, span) = order.objects[end];
             let blocks = order.blocks.get(end * each..(end + 1) * each)?;
             self.runs.clear();
@@ -219,5 +235,8 @@ impl Plan {
 
 /// Parts of one engine that are in flight: while some are copied, others wait behind them.
 pub const PARTS_MAX: usize = 8;
-/// Copies that are given to the driver at once, and those of one object more.
+/// Events of one engine: for every part in flight, and for the last one of each direction, which is
+/// told of a moment before its event is recorded.
+pub const EVENTS: usize = PARTS_MAX + 2;
+/// Copies that are given to the driver at once, or else those of one object.
 const COPIES_PER_PART: usize = 4096;
