@@ -136,7 +136,7 @@ fn small_requests_are_answered_or_asked() {
     assert_eq!(send(&[13], &[b"\xa1r"]), ok("EndSession"));
     assert_eq!(send(&[15], &[&[7]]), ok("Unregister"));
     assert_eq!(send(&[20], &[b"\xc2"]), ok("Clear"));
-    assert_eq!(send(&[23], &[&[7], b"\xa1m", b"\x90"]), ok("None"));
+    assert_eq!(send(&[23], &[&[7], b"\xa1m", b"\x90"]), ok("BlocksAllocated"));
     assert_eq!(send(&[2], &[&[7]]), ok("Unregister"));
     for unregister in [4, 26] {
         assert_eq!(send(&[unregister], &[&[7]]), ok("None"));

@@ -11,6 +11,9 @@ pub const VERSION_1: &[u8] = include_bytes!("version-1.recording");
 /// The same work with a lower tier that everything leaves L1 for and comes back from.
 const VERSION_2: &[u8] = include_bytes!("version-2.recording");
 
+/// The real client on the CPU that has the server copy: two chunks stored, found and read back.
+const VERSION_3: &[u8] = include_bytes!("version-3.recording");
+
 /// Runs a recording again: the engine at its end, and how often each kind of entry came.
 fn decided(recording: &[u8]) -> (Replay, BTreeMap<&'static str, u32>) {
     let (header, mut reader) = Reader::new(recording).expect("its version is known");
@@ -41,4 +44,12 @@ fn version_2_is_read_and_decided_as_it_was() {
     let status = replay.engine().status();
     assert_eq!((kinds["store ended"], kinds["load ended"]), (6, 8), "{kinds:?}");
     assert!(status.objects <= 2 && status.sessions == 0, "{status:?}");
+}
+
+#[test]
+fn version_3_is_read_and_decided_as_it_was() {
+    let (replay, kinds) = decided(VERSION_3);
+    let status = replay.engine().status();
+    assert_eq!((kinds["register memory"], kinds["copy ended"]), (1, 2), "{kinds:?}");
+    assert_eq!((status.objects, status.instances.len()), (2, 0), "{status:?}");
 }

@@ -108,7 +108,7 @@ fn write_the_recording_of_this_version() {
     });
     written.unwrap_or_else(|why| panic!("{why}"));
     stop(server);
-    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/record/version-2.recording");
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/record/version-3.recording");
     std::fs::copy(&file, kept).expect("the tree can be written");
 }
 
