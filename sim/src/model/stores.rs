@@ -3,7 +3,7 @@
 use super::clients::Way;
 use super::transfers::{Kind, Name};
 use super::{Granted, Key, Model, News, Object, ObjectNumber, Scope, State, Sure};
-use super::{Transfer, Verdict, check};
+use super::{Transfer, Use, Verdict, check};
 use crate::calls::Range;
 use kvtide_core::event::BodyOutcome;
 use kvtide_core::names::{InstanceId, Place, Ticket};
@@ -95,6 +95,9 @@ impl Model {
                     || (object.state == State::Resident && object.readable == Sure::No);
                 !is_dead
             });
+            // Its load was given up later in this very event, when the store had looked already.
+            let was_coming = news.uses.contains(&(key.clone(), Use::GivenUp));
+            let is_there = is_there || was_coming;
             let first = news.refused.first().map(|(key, _)| key);
             if refused.is_empty() && first != Some(&key) {
                 // A chunk that went for the sake of one behind it is not there any more.
