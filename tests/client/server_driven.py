@@ -111,6 +111,8 @@ class Engine:
         self.client = connect(run.url)
         self.chunk = self.client.get_chunk_size().result(RPC_TIMEOUT)
         self.per_chunk = self.chunk // BLOCK
+        if 4 * self.per_chunk >= BLOCKS:
+            raise SystemExit("these caches are for a server with --chunk-size 16")
         self.context = create_transfer_context(
             self.kv, instance_id=self.id, req_client=self.client, mode=mode)
         self.context.register(self.kv, model, world, self.per_chunk, RPC_TIMEOUT,

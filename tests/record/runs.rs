@@ -5,7 +5,7 @@ use crate::bystander::{Bystander, MODEL, Prompt};
 use crate::folder::Folder;
 use kvtide_core::event::{Ask, Event};
 use kvtide_core::limits::WORK_UNITS;
-use kvtide_core::recording::{Happened, Reader};
+use kvtide_core::recording::{Happened, Reader, VERSION};
 use kvtide_core::wire::client::Key;
 use kvtide_core::wire::request::{KeyFrame, Request};
 use kvtide_tests::server::Server;
@@ -108,7 +108,8 @@ fn write_the_recording_of_this_version() {
     });
     written.unwrap_or_else(|why| panic!("{why}"));
     stop(server);
-    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/record/version-3.recording");
+    let kept = format!("{}/record/version-{VERSION}.recording", env!("CARGO_MANIFEST_DIR"));
+    assert!(!std::path::Path::new(&kept).exists(), "{kept} is kept for good");
     std::fs::copy(&file, kept).expect("the tree can be written");
 }
 

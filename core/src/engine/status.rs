@@ -136,7 +136,9 @@ impl Engine {
             tickets: self.copies.in_flight() as u64,
             jobs: self.jobs.len() as u64,
             lease_units: self.l1.lease_units(),
-            stale_endings: self.copies.stale_endings + self.adapters.stale_endings,
+            stale_endings: self.copies.stale_endings
+                + self.adapters.stale_endings
+                + self.attachments.stale_endings,
             evicted_objects: self.l1.totals().evicted,
             instances: self.clients.iter().map(|instance| self.instance_status(instance)).collect(),
             refused_registrations: self.refusals.last.iter().cloned().collect(),

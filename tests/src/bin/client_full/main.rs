@@ -5,9 +5,8 @@
 //! one with private memory, where every byte travels in the messages; so do those of server-driven
 //! transfer, where the server moves them itself, and the peer's bench client in both modes. Then
 //! the peer's own server shares folders of objects with ours, and answers over HTTP what ours does.
-//! The
-//! closing line counts runs, and the exit status is 1 when one failed. A word as argument runs only
-//! those whose names contain it.
+//! The closing line counts runs, and the exit status is 1 when one failed. A word as argument runs
+//! only those whose names contain it.
 
 mod peer;
 
